@@ -1,0 +1,35 @@
+"""Rows spread over Python threads in blocks; knows nothing of what is done to them."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+from joblib.parallel import get_active_backend
+
+
+def map_blocks(work, n_rows, *, rows_per_block, n_jobs=None):
+    """Results of work(slice) over consecutive blocks of rows, in order.
+
+    The blocks depend on rows_per_block alone, so whatever is summed over the results doesn't depend on n_jobs. Threads
+    live for one call: a pool kept open would be dead in a forked child.
+    """
+    blocks = [slice(start, min(start + rows_per_block, n_rows)) for start in range(0, n_rows, rows_per_block)]
+    threads = min(effective_threads(n_jobs), len(blocks))
+    if threads <= 1:
+        return [work(rows) for rows in blocks]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, blocks))
+
+
+def effective_threads(n_jobs=None):
+    """Number of threads for n_jobs: None is all usable cores, negative counts from their end as in joblib.
+
+    Always 1 inside a joblib worker, whose siblings use the other cores.
+    """
+    if n_jobs == 0:
+        raise ValueError("n_jobs must not be 0; use None for all cores, or the number of threads.")
+    if (getattr(get_active_backend()[0], "nesting_level", 0) or 0) > 0:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if n_jobs is None:
+        return cores
+    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)

@@ -1,0 +1,477 @@
+"""Label spaces: which label sets are possible, what biases they carry, and exact answers about P(y | scores).
+
+P(y | scores) = exp(sum_k y_k scores_k + bias(y)) / Z over the sets of a space, 0 elsewhere. A space knows nothing of
+features or of fitting: scores (n_samples, n_labels) come in, probabilities go out. Indicator results are int8.
+"""
+
+from copy import copy
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Protocol
+
+import numpy as np
+from scipy import sparse
+from scipy.special import gammaln, logsumexp
+from sklearn.utils import check_random_state
+
+from mlrh import symmetric
+from mlrh.blocks import map_blocks
+
+
+class LabelSpace(Protocol):
+    """What distributions, objectives and estimators ask of a space; `bias` has one entry per size or per set."""
+
+    n_labels: int
+    n_biases: int
+    bias: np.ndarray
+
+    def distribution(self, scores): ...
+    def with_bias(self, bias): ...
+    def has_sets_of(self, other): ...
+    def contains(self, Y): ...
+    def bias_counts(self, Y, weights): ...
+    def absorbed_biases(self): ...
+    def log_count(self): ...
+    def is_shift_invariant(self): ...
+    def curvature_bound(self, *, moving_bias): ...
+    def expectations(self, scores, weights): ...
+    def curvature(self, scores, direction, bias_direction, weights): ...
+    def log_partition(self, scores): ...
+    def marginals(self, scores): ...
+    def cardinality_pmf(self, scores): ...
+    def mode(self, scores): ...
+    def log_prob(self, scores, Y): ...
+    def top_sets(self, scores, n): ...
+    def sample(self, scores, n, random_state): ...
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSetDistribution:
+    """The distribution of the label set of every row of scores: what you can ask of P(y | x).
+
+    Made by `distribution` of a label space or of a fitted classifier.
+    """
+
+    space: LabelSpace
+    scores: np.ndarray
+
+    def log_partition(self):
+        """Logarithm of the normalising sum Z, (n_samples,)."""
+        return self.space.log_partition(self.scores)
+
+    def marginals(self):
+        """P(y_k = 1), (n_samples, n_labels)."""
+        return self.space.marginals(self.scores)
+
+    def cardinality_pmf(self):
+        """P(|y| = j) for j = 0, ..., n_labels, (n_samples, n_labels + 1)."""
+        return self.space.cardinality_pmf(self.scores)
+
+    def mode(self):
+        """The most probable set of each row, (n_samples, n_labels).
+
+        Ties: the lower label and the smaller set win, in an observed space the set listed first.
+        """
+        return self.space.mode(self.scores)
+
+    def log_prob(self, Y):
+        """Log-probability of one set per row, Y (n_samples, n_labels) -> (n_samples,); -inf outside the space."""
+        return self.space.log_prob(self.scores, _indicator(Y, self.scores.shape))
+
+    def top_sets(self, n):
+        """The n most probable sets of each row, best first, and their log-probabilities.
+
+        Returns sets (n_samples, n, n_labels) and log_probs (n_samples, n). Where a space has fewer than n sets, the
+        rest is filled with empty sets of log-probability -inf.
+        """
+        return self.space.top_sets(self.scores, _positive_count(n))
+
+    def sample(self, n=1, random_state=None):
+        """n independent sets per row, (n_samples, n, n_labels)."""
+        return self.space.sample(self.scores, _positive_count(n), check_random_state(random_state))
+
+
+class CardinalitySpace:
+    """Every set of at least min_labels and at most max_labels labels, with a bias per size.
+
+    Answers cost O(n_labels * max_labels) per row, never an enumeration of sets.
+
+    Parameters
+    ----------
+    n_labels, min_labels, max_labels : int
+        0 <= min_labels <= max_labels <= n_labels.
+    size_bias : array of shape (n_labels + 1,), optional
+        Added to the score of a set of j labels; entries outside min_labels..max_labels don't matter.
+    n_jobs : int, optional
+        Threads over rows. None: all usable cores, 1 inside a joblib worker.
+
+    Examples
+    --------
+    >>> from mlrh.label_space import CardinalitySpace
+    >>> d = CardinalitySpace(n_labels=3, min_labels=1, max_labels=2).distribution([[2.0, 0.0, -1.0]])
+    >>> d.mode().tolist()
+    [[1, 0, 0]]
+    >>> d.marginals().round(3).tolist()
+    [[0.91, 0.455, 0.18]]
+    """
+
+    def __init__(self, n_labels, min_labels, max_labels, size_bias=None, *, n_jobs=None):
+        sizes = (n_labels, min_labels, max_labels)
+        if not all(isinstance(size, Integral) for size in sizes) or not 0 <= min_labels <= max_labels <= n_labels:
+            raise ValueError(
+                "Sizes must be integers with 0 <= min_labels <= max_labels <= n_labels; got "
+                f"min_labels={min_labels}, max_labels={max_labels}, n_labels={n_labels}."
+            )
+        bias = np.zeros(n_labels + 1) if size_bias is None else np.array(size_bias, np.float64)
+        if bias.shape != (n_labels + 1,) or not np.isfinite(bias).all():
+            raise ValueError(
+                f"size_bias must be {n_labels + 1} finite numbers, one per size 0..{n_labels}; got shape {bias.shape}."
+            )
+        self.n_labels, self.min_labels, self.max_labels = n_labels, min_labels, max_labels
+        self.size_bias = bias
+        self.n_jobs = n_jobs
+        self.n_biases = max_labels - min_labels + 1
+        self.bias = bias[min_labels : max_labels + 1]
+        self._kernel_bias = bias[: max_labels + 1].copy()
+        self._kernel_bias[:min_labels] = -np.inf
+
+    def __repr__(self):
+        return f"CardinalitySpace(n_labels={self.n_labels}, min_labels={self.min_labels}, max_labels={self.max_labels})"
+
+    def distribution(self, scores):
+        """LabelSetDistribution of scores (n_samples, n_labels)."""
+        return LabelSetDistribution(self, _checked_scores(scores, self.n_labels))
+
+    def with_bias(self, bias):
+        """The same space with biases (n_biases,) for the sizes min_labels, ..., max_labels."""
+        size_bias = np.zeros(self.n_labels + 1)
+        size_bias[self.min_labels : self.max_labels + 1] = bias
+        return CardinalitySpace(self.n_labels, self.min_labels, self.max_labels, size_bias, n_jobs=self.n_jobs)
+
+    def has_sets_of(self, other):
+        """Whether another space holds the same sets in the same order, so that biases can be carried over."""
+        sizes = (self.n_labels, self.min_labels, self.max_labels)
+        return type(other) is type(self) and sizes == (other.n_labels, other.min_labels, other.max_labels)
+
+    def contains(self, Y):
+        """Which rows of Y are sets of this space, (n_samples,) of bool."""
+        n_present = np.count_nonzero(Y, axis=1)
+        return (n_present >= self.min_labels) & (n_present <= self.max_labels)
+
+    def bias_counts(self, Y, weights):
+        """Total weight of the rows of each size, (n_biases,)."""
+        offsets = np.count_nonzero(Y, axis=1) - self.min_labels
+        return np.bincount(offsets, weights=weights, minlength=self.n_biases)
+
+    def absorbed_biases(self):
+        """Biases a + c |y| that scores can take over: columns (n_biases, 2), the constant first."""
+        return np.stack([np.ones(self.n_biases), np.arange(self.min_labels, self.max_labels + 1.0)], axis=1)
+
+    def log_count(self):
+        """Logarithm of the number of sets."""
+        j = np.arange(self.min_labels, self.max_labels + 1)
+        return logsumexp(gammaln(self.n_labels + 1) - gammaln(j + 1) - gammaln(self.n_labels - j + 1))
+
+    def is_shift_invariant(self):
+        """Whether adding a constant to all scores changes nothing: all sets have one size."""
+        return self.min_labels == self.max_labels
+
+    def curvature_bound(self, *, moving_bias):
+        """The smallest c we know with Cov(y) <= c I at all scores; with moving_bias, of labels and size together.
+
+        Plain or concave biases repel labels (off-diagonals <= 0, row sums >= 0), so Gershgorin gives 2 p (1-p) <= 1/2.
+        Otherwise a quarter of the largest squared distance between two sets, which is 2 more with the size's own entry.
+        """
+        distance = min(2 * self.max_labels, 2 * (self.n_labels - self.min_labels), self.n_labels)
+        if moving_bias:
+            return (distance + 2) / 4
+        is_concave = (np.diff(self.bias, n=2) <= 0).all()
+        return min(0.5, distance / 4) if is_concave else distance / 4
+
+    def expectations(self, scores, weights):
+        """Log-partition (n_samples,), marginals (n_samples, n_labels), weights @ P(|y| = j) (n_biases,)."""
+        log_partition, marginals, sizes = symmetric.expectations(scores, self._kernel_bias, weights, n_jobs=self.n_jobs)
+        return log_partition, marginals, sizes[self.min_labels :]
+
+    def curvature(self, scores, direction, bias_direction, weights):
+        """Derivatives of marginals and of weights @ P(|y| = j) as scores and biases move along the directions."""
+        padded = np.zeros(self.max_labels + 1)
+        padded[self.min_labels :] = bias_direction
+        d_marginals, d_sizes = symmetric.curvature(
+            scores, self._kernel_bias, direction, padded, weights, n_jobs=self.n_jobs
+        )
+        return d_marginals, d_sizes[self.min_labels :]
+
+    def log_partition(self, scores):
+        return symmetric.log_partition(scores, self._kernel_bias, n_jobs=self.n_jobs)
+
+    def marginals(self, scores):
+        return symmetric.expectations(scores, self._kernel_bias, np.zeros(len(scores)), n_jobs=self.n_jobs)[1]
+
+    def cardinality_pmf(self, scores):
+        return symmetric.cardinality_pmf(scores, self._kernel_bias, n_jobs=self.n_jobs)
+
+    def mode(self, scores):
+        return symmetric.mode(scores, self._kernel_bias, n_jobs=self.n_jobs)
+
+    def log_prob(self, scores, Y):
+        return symmetric.log_prob(scores, self._kernel_bias, Y[:, None, :], n_jobs=self.n_jobs)[:, 0]
+
+    def top_sets(self, scores, n):
+        sets, counts = symmetric.top_sets(scores, self._kernel_bias, n, n_jobs=self.n_jobs)
+        log_probs = symmetric.log_prob(scores, self._kernel_bias, sets, n_jobs=self.n_jobs)
+        log_probs[np.arange(n) >= counts[:, None]] = -np.inf
+        # The order is exact; log-probabilities may be out of it by a rounding error.
+        return sets, np.minimum.accumulate(log_probs, axis=1)
+
+    def sample(self, scores, n, random_state):
+        return symmetric.sample(scores, self._kernel_bias, n, random_state)
+
+
+class ObservedSpace:
+    """The listed sets only, each with a bias of its own: labels may attract each other.
+
+    Answers cost O(n_sets * n_labels) per row.
+
+    Parameters
+    ----------
+    sets : array of shape (n_sets, n_labels)
+        Distinct rows of 0 and 1.
+    set_bias : array of shape (n_sets,), optional
+        Added to the score of each set.
+
+    Examples
+    --------
+    >>> from mlrh.label_space import ObservedSpace
+    >>> space = ObservedSpace([[1, 0, 0], [0, 1, 1]])
+    >>> space.distribution([[1.0, 1.0, 0.0]]).marginals().tolist()
+    [[0.5, 0.5, 0.5]]
+    """
+
+    def __init__(self, sets, set_bias=None):
+        sets = sets.toarray() if sparse.issparse(sets) else np.asarray(sets)
+        if sets.ndim != 2 or len(sets) == 0:
+            raise ValueError(f"sets must be a matrix with a row for each possible set; got shape {sets.shape}.")
+        self.sets = _indicator(sets, sets.shape, name="sets")
+        self.set_bias = np.zeros(len(sets)) if set_bias is None else np.array(set_bias, np.float64)
+        if self.set_bias.shape != (len(sets),) or not np.isfinite(self.set_bias).all():
+            raise ValueError(
+                f"set_bias must be {len(sets)} finite numbers, one per set; got shape {self.set_bias.shape}."
+            )
+        self.bias = self.set_bias
+        self.n_biases, self.n_labels = sets.shape
+        self._index = {row.tobytes(): s for s, row in enumerate(self.sets)}
+        if len(self._index) < len(sets):
+            raise ValueError("sets must be distinct; got the same set twice. Use numpy.unique(sets, axis=0).")
+        dense = self.sets.astype(np.float64)
+        self._products = sparse.csr_array(dense) if dense.mean() < 0.1 and dense.size > 10_000 else dense
+
+    def __repr__(self):
+        return f"ObservedSpace({self.n_biases} sets of {self.n_labels} labels)"
+
+    def distribution(self, scores):
+        """LabelSetDistribution of scores (n_samples, n_labels)."""
+        return LabelSetDistribution(self, _checked_scores(scores, self.n_labels))
+
+    def with_bias(self, bias):
+        """The same space with biases (n_biases,), one per set."""
+        other = copy(self)
+        other.bias = other.set_bias = np.array(bias, np.float64)
+        return other
+
+    def has_sets_of(self, other):
+        """Whether another space holds the same sets in the same order, so that biases can be carried over."""
+        return type(other) is type(self) and np.array_equal(self.sets, other.sets)
+
+    def contains(self, Y):
+        """Which rows of Y are sets of this space, (n_samples,) of bool."""
+        return self._find(Y) >= 0
+
+    def bias_counts(self, Y, weights):
+        """Total weight of the rows that hold each set, (n_biases,)."""
+        return np.bincount(self._find(Y), weights=weights, minlength=self.n_biases)
+
+    def absorbed_biases(self):
+        """Biases a + u'y that scores can take over: columns (n_biases, 1 + n_labels), the constant first."""
+        return np.column_stack([np.ones(self.n_biases), self.sets])
+
+    def log_count(self):
+        """Logarithm of the number of sets."""
+        return np.log(self.n_biases)
+
+    def is_shift_invariant(self):
+        """Whether adding a constant to all scores changes nothing: all sets have one size."""
+        return np.ptp(self.sets.sum(axis=1)) == 0
+
+    def curvature_bound(self, *, moving_bias):
+        """A quarter of the largest squared distance between two sets, which is 2 more with each set's own entry.
+
+        Found among all pairs of up to 4096 sets, bounded by the sizes of the two largest beyond that.
+        """
+        sizes = np.sort(self.sets.sum(axis=1, dtype=np.int64))
+        distance = min(self.n_labels, sizes[-2:].sum()) if len(sizes) > 1 else 0
+        if 1 < len(sizes) <= 4096:
+            dense = self.sets.astype(np.float32)
+            own = dense.sum(axis=1)
+            distance = (own[:, None] + own[None, :] - 2 * dense @ dense.T).max()
+        return (float(distance) + 2 * moving_bias) / 4
+
+    def expectations(self, scores, weights):
+        """Log-partition (n_samples,), marginals (n_samples, n_labels), weights @ P(set) (n_biases,)."""
+        log_partition, marginals = np.empty(len(scores), scores.dtype), np.empty_like(scores)
+
+        def work(rows):
+            log_partition[rows], probs = self._probabilities(scores[rows])
+            marginals[rows] = np.minimum(probs @ self._products, 1.0)
+            return weights[rows] @ probs
+
+        parts = self._over_blocks(work, len(scores))
+        return log_partition, marginals, sum(parts, start=np.zeros(self.n_biases))
+
+    def curvature(self, scores, direction, bias_direction, weights):
+        """Derivatives of marginals and of weights @ P(set) as scores and biases move along the directions."""
+        d_marginals = np.empty_like(scores)
+
+        def work(rows):
+            probs = self._probabilities(scores[rows])[1]
+            change = direction[rows].astype(np.float64) @ self._products.T + bias_direction
+            change -= (probs * change).sum(axis=1, keepdims=True)
+            change *= probs
+            d_marginals[rows] = change @ self._products
+            return weights[rows] @ change
+
+        parts = self._over_blocks(work, len(scores))
+        return d_marginals, sum(parts, start=np.zeros(self.n_biases))
+
+    def log_partition(self, scores):
+        return self._rowwise(scores, lambda block: self._probabilities(block)[0])
+
+    def marginals(self, scores):
+        return self.expectations(scores, np.zeros(len(scores)))[1]
+
+    def cardinality_pmf(self, scores):
+        by_size = np.eye(self.n_labels + 1)[self.sets.sum(axis=1, dtype=np.int64)]
+        return self._rowwise(scores, lambda block: self._probabilities(block)[1] @ by_size, self.n_labels + 1)
+
+    def mode(self, scores):
+        best = self._rowwise(scores, lambda block: np.argmax(self._log_weights(block)[0], axis=1))
+        return self.sets[best.astype(np.int64)]
+
+    def log_prob(self, scores, Y):
+        found = self._find(Y)
+        log_probs = np.full(len(scores), -np.inf, scores.dtype)
+        inside = np.flatnonzero(found >= 0)
+
+        def work(rows):
+            relative = _log_softmax(self._log_weights(scores[inside[rows]])[0])
+            log_probs[inside[rows]] = np.take_along_axis(relative, found[inside[rows], None], axis=1)[:, 0]
+
+        self._over_blocks(work, len(inside))
+        return log_probs
+
+    def top_sets(self, scores, n):
+        shown = min(n, self.n_biases)
+        sets = np.zeros((len(scores), n, self.n_labels), np.int8)
+        log_probs = np.full((len(scores), n), -np.inf, scores.dtype)
+
+        def work(rows):
+            relative = self._log_weights(scores[rows])[0]
+            best = np.argsort(-relative, axis=1, kind="stable")[:, :shown]
+            sets[rows, :shown] = self.sets[best]
+            log_probs[rows, :shown] = np.take_along_axis(_log_softmax(relative), best, axis=1)
+
+        self._over_blocks(work, len(scores))
+        return sets, log_probs
+
+    def sample(self, scores, n, random_state):
+        sets = np.empty((len(scores), n, self.n_labels), np.int8)
+
+        def work(rows):
+            cumulative = np.cumsum(self._probabilities(scores[rows])[1], axis=1)
+            levels = random_state.random_sample((len(cumulative), n)) * cumulative[:, -1:]
+            for i, row in enumerate(cumulative):
+                sets[rows.start + i] = self.sets[np.searchsorted(row, levels[i], side="right")]
+
+        self._over_blocks(work, len(scores))
+        return sets
+
+    def _log_weights(self, scores):
+        """Logarithms of the weights of all sets relative to each row's reference, and those references.
+
+        Scores of 1e5 may cancel within a set, or between two, to a number whose 1e-12 counts. So every score is split
+        into a multiple of a power of two, whose sums over labels are exact, and a small rest.
+        """
+        scores = np.asarray(scores, np.float64)
+        largest = max(np.abs(scores).max(initial=0.0), np.abs(self.set_bias).max(), 1.0)
+        if largest < 64:
+            coarse, fine = np.zeros((1, 1)), scores @ self._products.T + self.set_bias
+        else:
+            unit = 2.0 ** (np.ceil(np.log2(largest * (self.n_labels + 1))) - 50)
+            rounded, rounded_bias = np.rint(scores / unit) * unit, np.rint(self.set_bias / unit) * unit
+            coarse = rounded @ self._products.T + rounded_bias
+            fine = (scores - rounded) @ self._products.T + (self.set_bias - rounded_bias)
+        reference = coarse.max(axis=1, keepdims=True)
+        return (coarse - reference) + fine, reference[:, 0]
+
+    def _probabilities(self, scores):
+        """Log-partition and probabilities (n_rows, n_sets)."""
+        relative, reference = self._log_weights(scores)
+        highest = relative.max(axis=1, keepdims=True)
+        probs = np.exp(relative - highest)
+        total = probs.sum(axis=1, keepdims=True)
+        probs /= total
+        return reference + (highest + np.log(total))[:, 0], probs
+
+    def _find(self, Y):
+        """Index of each row's set, -1 where it isn't one of the space."""
+        rows = np.ascontiguousarray(Y, dtype=np.int8)
+        return np.array([self._index.get(row.tobytes(), -1) for row in rows], np.int64)
+
+    def _over_blocks(self, work, n_rows):
+        """One block after the other: the products inside have threads of their own."""
+        return map_blocks(work, n_rows, rows_per_block=max(1, 2**20 // self.n_biases), n_jobs=1)
+
+    def _rowwise(self, scores, function, *shape):
+        result = np.empty((len(scores), *shape), scores.dtype)
+
+        def work(rows):
+            result[rows] = function(scores[rows])
+
+        self._over_blocks(work, len(scores))
+        return result
+
+
+def _log_softmax(relative):
+    highest = relative.max(axis=1, keepdims=True)
+    return np.minimum(relative - highest - np.log(np.exp(relative - highest).sum(axis=1, keepdims=True)), 0.0)
+
+
+def _checked_scores(scores, n_labels):
+    scores = np.asarray(scores)
+    if scores.dtype != np.float32:
+        scores = scores.astype(np.float64, copy=False)
+    if scores.ndim != 2 or scores.shape[1] != n_labels:
+        raise ValueError(f"scores must have shape (n_samples, {n_labels}); got {scores.shape}.")
+    if not np.isfinite(scores).all():
+        row, column = np.argwhere(~np.isfinite(scores))[0]
+        raise ValueError(f"scores must be finite; found {scores[row, column]} in row {row}, column {column}.")
+    return np.ascontiguousarray(scores)
+
+
+def _indicator(Y, shape, name="Y"):
+    Y = Y.toarray() if sparse.issparse(Y) else np.asarray(Y)
+    if Y.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, one set per row; got {Y.shape}.")
+    if not ((Y == 0) | (Y == 1)).all():
+        row, column = np.argwhere(~((Y == 0) | (Y == 1)))[0]
+        raise ValueError(
+            f"{name} must contain only 0 and 1; found {Y[row, column]!r} in row {row}, column {column}. "
+            "Binarize it with MultiLabelBinarizer."
+        )
+    return np.array(Y, dtype=np.int8, order="C")
+
+
+def _positive_count(n):
+    if not isinstance(n, Integral) or n < 1:
+        raise ValueError(f"The number of sets must be a positive integer; got {n!r}.")
+    return int(n)

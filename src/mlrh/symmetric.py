@@ -1,0 +1,144 @@
+"""Sums over all label sets of admissible size: arrays in, arrays out, rows spread over threads.
+
+`scores` is (n_rows, n_labels), float32 or float64; `size_bias` has max_labels + 1 entries, -inf for a size that is not
+admissible. Results come in the type of the scores, computed in float64 whatever that is. Each block of rows goes
+through `tilted`, and what no tilt can handle through `scaled`. The blocks, and so the results, do not depend on the
+number of threads.
+"""
+
+import numpy as np
+
+from mlrh import ranking, scaled, tilted
+from mlrh.blocks import map_blocks
+
+TARGET_OPERATIONS = 500_000  # in one block: about a millisecond, so that Ctrl-C is heard and threads stay busy
+
+
+def log_partition(scores, size_bias, *, n_jobs=None):
+    """Logarithm of the partition, (n_rows,)."""
+    result = np.empty(len(scores), scores.dtype)
+
+    def work(rows):
+        pmf = np.empty((len(result[rows]), len(size_bias)))
+        _run("sizes", (_block(scores, rows), size_bias), (result[rows], pmf))
+
+    _over_blocks(work, scores, size_bias, n_jobs)
+    return result
+
+
+def cardinality_pmf(scores, size_bias, *, n_jobs=None):
+    """Probabilities of the sizes 0, ..., n_labels, (n_rows, n_labels + 1)."""
+    pmf = np.zeros((len(scores), scores.shape[1] + 1), scores.dtype)
+
+    def work(rows):
+        block = np.empty((len(pmf[rows]), len(size_bias)))
+        _run("sizes", (_block(scores, rows), size_bias), (np.empty(len(block)), block))
+        pmf[rows, : len(size_bias)] = block
+
+    _over_blocks(work, scores, size_bias, n_jobs)
+    return pmf
+
+
+def expectations(scores, size_bias, weights, *, n_jobs=None):
+    """Log-partition (n_rows,), marginals (n_rows, n_labels) and weights @ pmf (max_labels + 1,)."""
+    log_partition, marginals = np.empty(len(scores), scores.dtype), np.empty_like(scores)
+
+    def work(rows):
+        pmf = np.empty((len(log_partition[rows]), len(size_bias)))
+        _run("expectations", (_block(scores, rows), size_bias), (log_partition[rows], marginals[rows], pmf))
+        return weights[rows] @ pmf
+
+    parts = _over_blocks(work, scores, size_bias, n_jobs)
+    return log_partition, marginals, sum(parts, start=np.zeros(len(size_bias)))
+
+
+def curvature(scores, size_bias, direction, bias_direction, weights, *, n_jobs=None):
+    """Derivatives of marginals (n_rows, n_labels) and of weights @ pmf along (direction, bias_direction)."""
+    d_marginals = np.empty_like(scores)
+
+    def work(rows):
+        d_pmf = np.empty((len(d_marginals[rows]), len(size_bias)))
+        inputs = (_block(scores, rows), size_bias, _block(direction, rows), bias_direction)
+        _run("curvature", inputs, (d_marginals[rows], d_pmf))
+        return weights[rows] @ d_pmf
+
+    parts = _over_blocks(work, scores, size_bias, n_jobs)
+    return d_marginals, sum(parts, start=np.zeros(len(size_bias)))
+
+
+def log_prob(scores, size_bias, sets, *, n_jobs=None):
+    """Log-probabilities (n_rows, n_sets) of sets (n_rows, n_sets, n_labels) of type int8."""
+    log_probs = np.empty(sets.shape[:2], scores.dtype)
+
+    def work(rows):
+        _run("log_prob", (_block(scores, rows), size_bias, sets[rows]), (log_probs[rows],))
+
+    _over_blocks(work, scores, size_bias, n_jobs)
+    return log_probs
+
+
+def sample(scores, size_bias, n_draws, random_state):
+    """Sets (n_rows, n_draws, n_labels) drawn with a numpy RandomState; the stream is used row after row."""
+    n_rows, n_labels = scores.shape
+    sets = np.empty((n_rows, n_draws, n_labels), np.int8)
+
+    def work(rows):
+        uniforms = random_state.random_sample((len(sets[rows]), n_draws, n_labels + 1))
+        _run("sample", (_block(scores, rows), size_bias, uniforms), (sets[rows],))
+
+    map_blocks(work, n_rows, rows_per_block=max(1, TARGET_OPERATIONS // (n_draws * n_labels)), n_jobs=1)
+    return sets
+
+
+def mode(scores, size_bias, *, n_jobs=None):
+    """The most probable sets (n_rows, n_labels), int8: the lower label and the smaller set win ties."""
+    sets = np.empty(scores.shape, np.int8)
+
+    def work(rows):
+        ranking.mode(_block(scores, rows), size_bias, sets[rows])
+
+    _over_blocks(work, scores, size_bias, n_jobs)
+    return sets
+
+
+def top_sets(scores, size_bias, n_sets, *, n_jobs=None):
+    """The n_sets most probable sets (n_rows, n_sets, n_labels), int8, best first, and how many there are per row."""
+    sets = np.zeros((len(scores), n_sets, scores.shape[1]), np.int8)
+    counts = np.empty(len(scores), np.int64)
+
+    def work(rows):
+        block = _block(scores, rows)
+        ranking.top_sets(block, np.argsort(-block, axis=1, kind="stable"), size_bias, sets[rows], counts[rows])
+
+    _over_blocks(work, scores, size_bias, n_jobs)
+    return sets, counts
+
+
+def _run(kernel, inputs, outputs):
+    """Write the outputs of a block: untilted, then tilted where that was not enough, then without a limit of range.
+
+    Kernels are compiled for float64 alone; narrower outputs are written through a buffer.
+    """
+    buffers = [np.empty(out.shape) if out.dtype == np.float32 else out for out in outputs]
+    scores, size_bias, *_ = inputs
+    todo, tilts = np.ones(len(scores), bool), np.zeros(len(scores))
+    getattr(tilted, kernel)(*inputs, todo, tilts, *buffers)
+    if todo.any():
+        tilted.towards_mode(scores, size_bias, todo, tilts)
+        getattr(tilted, kernel)(*inputs, todo, tilts, *buffers)
+    if todo.any():
+        getattr(scaled, kernel)(*inputs, todo, *buffers)
+    for out, buffer in zip(outputs, buffers, strict=True):
+        if out is not buffer:
+            out[...] = buffer
+
+
+def _block(array, rows):
+    """Rows in the one form that kernels are compiled for: float64, contiguous, writeable."""
+    return np.require(array[rows], np.float64, ["C", "W"])
+
+
+def _over_blocks(work, scores, size_bias, n_jobs):
+    operations_per_row = scores.shape[1] * len(size_bias)
+    rows_per_block = max(1, TARGET_OPERATIONS // max(1, operations_per_row))
+    return map_blocks(work, len(scores), rows_per_block=rows_per_block, n_jobs=n_jobs)

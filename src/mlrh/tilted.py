@@ -1,0 +1,319 @@
+"""Compiled recurrences of the cardinality space in plain floating point: blocks of rows in, arrays written in place.
+
+A row's distribution is exp(sum_k y_k scores_k + size_bias[|y|]) / Z; `size_bias` has max_labels + 1 entries, -inf for
+a size that is not admissible. One row costs O(n_labels * max_labels) in time and memory.
+
+The sums over sets come from the pmf of a sum of independent Bernoulli(on_k), on_k = sigmoid(scores_k + tilt), whose
+recurrence f_j <- f_j off_k + f_{j-1} on_k adds positive numbers below 1: it can't overflow and nothing cancels. Size j
+then weighs f_j exp(size_bias[j] - tilt j), scaled so that the largest factor is 1. Underflow costs an f_j far less
+than 1e-260, so a row whose weights sum to SAFE_TOTAL is exact under any tilt.
+
+Kernels work on the rows marked in `todo`, each with its entry of `tilts`, and clear the mark where the total is safe. A
+tilt of 0 does for most rows, `towards_mode` for nearly all others; the rest is for `scaled`.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from mlrh.ranking import mode_size
+
+SAFE_TOTAL = 1e-240
+
+
+def towards_mode(scores, size_bias, todo, tilts):
+    """Write tilts that bring the expected number of labels near the size of the most probable set, for rows todo."""
+    descending = -np.sort(-scores[todo], axis=1)
+    tilts[todo] = _bisected_tilts(descending, size_bias)
+
+
+@njit(cache=True, nogil=True)
+def sizes(scores, size_bias, todo, tilts, log_partition, pmf):
+    """Write the log-partition (n_rows,) and the probabilities of the sizes (n_rows, max_labels + 1)."""
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
+    mass = np.empty((2, n_sizes))
+    for i in range(scores.shape[0]):
+        if not todo[i]:
+            continue
+        total, log_scale = _tilted_mass(scores[i], size_bias, tilts[i], on, off, weights, mass)
+        todo[i] = total < SAFE_TOTAL
+        if todo[i]:
+            continue
+        log_partition[i] = log_scale + math.log(total)
+        for j in range(n_sizes):
+            pmf[i, j] = weights[j] * mass[n_labels % 2, j] / total
+
+
+@njit(cache=True, nogil=True)
+def expectations(scores, size_bias, todo, tilts, log_partition, marginals, pmf):
+    """Write the log-partition, the marginals (n_rows, n_labels) and the probabilities of the sizes.
+
+    marginals_k = on_k sum_j prefix_{k-1}[j-1] suffix_k[j], where suffix is the adjoint of the recurrence:
+    suffix_{k-1}[j] = off_k suffix_k[j] + on_k suffix_k[j+1], starting from weights / total.
+    """
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
+    prefix, suffix = np.empty((n_labels + 1, n_sizes)), np.zeros(n_sizes + 1)
+    for i in range(scores.shape[0]):
+        if not todo[i]:
+            continue
+        total, log_scale = _tilted_mass(scores[i], size_bias, tilts[i], on, off, weights, prefix)
+        todo[i] = total < SAFE_TOTAL
+        if todo[i]:
+            continue
+        log_partition[i] = log_scale + math.log(total)
+        for j in range(n_sizes):
+            suffix[j] = weights[j] / total
+            pmf[i, j] = suffix[j] * prefix[n_labels, j]
+        for k in range(n_labels - 1, -1, -1):
+            overlap = 0.0
+            for j in range(n_sizes - 1):
+                overlap += prefix[k, j] * suffix[j + 1]
+            marginals[i, k] = min(on[k] * overlap, 1.0)
+            for j in range(n_sizes):
+                suffix[j] = off[k] * suffix[j] + on[k] * suffix[j + 1]
+
+
+@njit(cache=True, nogil=True)
+def curvature(scores, size_bias, direction, bias_direction, todo, tilts, d_marginals, d_pmf):
+    """Write the covariances of the labels and of the sizes with u(y) = direction'y + bias_direction[|y|].
+
+    These are the derivatives of marginals and pmf along (direction, bias_direction). Both recurrences carry the first
+    moment of u beside the mass: prefix_u_k[j] = off_k prefix_u[j] + on_k (prefix_u[j-1] + direction_k prefix[j-1]), the
+    tables on the right being those of label k - 1.
+    """
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
+    prefix, prefix_u = np.empty((n_labels + 1, n_sizes)), np.zeros((n_labels + 1, n_sizes))
+    suffix, suffix_u = np.zeros(n_sizes + 1), np.zeros(n_sizes + 1)
+    for i in range(scores.shape[0]):
+        if not todo[i]:
+            continue
+        total, _ = _tilted_mass(scores[i], size_bias, tilts[i], on, off, weights, prefix)
+        todo[i] = total < SAFE_TOTAL
+        if todo[i]:
+            continue
+        for k in range(n_labels):
+            prefix_u[k + 1, 0] = off[k] * prefix_u[k, 0]
+            for j in range(1, n_sizes):
+                gain = prefix_u[k, j - 1] + direction[i, k] * prefix[k, j - 1]
+                prefix_u[k + 1, j] = off[k] * prefix_u[k, j] + on[k] * gain
+        mean = 0.0
+        for j in range(n_sizes):
+            suffix[j] = weights[j] / total
+            suffix_u[j] = suffix[j] * bias_direction[j]
+            d_pmf[i, j] = suffix[j] * prefix_u[n_labels, j] + suffix_u[j] * prefix[n_labels, j]
+            mean += d_pmf[i, j]
+        for j in range(n_sizes):
+            d_pmf[i, j] -= mean * suffix[j] * prefix[n_labels, j]
+        for k in range(n_labels - 1, -1, -1):
+            centred = direction[i, k] - mean
+            overlap = 0.0
+            for j in range(n_sizes - 1):
+                overlap += prefix[k, j] * (suffix_u[j + 1] + centred * suffix[j + 1]) + prefix_u[k, j] * suffix[j + 1]
+            d_marginals[i, k] = on[k] * overlap
+            for j in range(n_sizes):
+                suffix_u[j] = off[k] * suffix_u[j] + on[k] * (suffix_u[j + 1] + direction[i, k] * suffix[j + 1])
+                suffix[j] = off[k] * suffix[j] + on[k] * suffix[j + 1]
+
+
+@njit(cache=True, nogil=True)
+def log_prob(scores, size_bias, sets, todo, tilts, log_probs):
+    """Write the log-probability of each of sets (n_rows, n_sets, n_labels); -inf for a size that isn't admissible.
+
+    Adds up the logarithms of on_k and off_k, which are small for a probable set, and never takes the difference of
+    two large numbers.
+    """
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
+    mass = np.empty((2, n_sizes))
+    for i in range(scores.shape[0]):
+        if not todo[i]:
+            continue
+        total, _ = _tilted_mass(scores[i], size_bias, tilts[i], on, off, weights, mass)
+        todo[i] = total < SAFE_TOTAL
+        if todo[i]:
+            continue
+        likeliest = _log_prob_of_likeliest(scores[i], tilts[i]) - math.log(total)
+        heaviest = _heaviest_size(size_bias, tilts[i])
+        for s in range(sets.shape[1]):
+            log_probs[i, s] = -np.inf
+            size = 0
+            distance, rest = 0.0, 0.0
+            for k in range(n_labels):
+                size += sets[i, s, k]
+                x = scores[i, k] + tilts[i]
+                if (x > 0) != (sets[i, s, k] == 1):
+                    distance, error = _two_sum(distance, abs(x))
+                    rest += error
+            if size < n_sizes and size_bias[size] > -np.inf:
+                log_weight = _log_size_weight(size_bias, tilts[i], size, heaviest)
+                log_probs[i, s] = min((likeliest - rest + log_weight) - distance, 0.0)
+
+
+@njit(cache=True, nogil=True)
+def sample(scores, size_bias, uniforms, todo, tilts, sets):
+    """Write one set per row of uniforms (n_rows, n_draws, n_labels + 1) into sets (n_rows, n_draws, n_labels).
+
+    Draws the size, then the labels backwards: label k is in with probability on_k prefix_{k-1}[j-1] / prefix_k[j],
+    j being the number of labels still to place.
+    """
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
+    prefix = np.empty((n_labels + 1, n_sizes))
+    for i in range(scores.shape[0]):
+        if not todo[i]:
+            continue
+        total, _ = _tilted_mass(scores[i], size_bias, tilts[i], on, off, weights, prefix)
+        todo[i] = total < SAFE_TOTAL
+        if todo[i]:
+            continue
+        for d in range(uniforms.shape[1]):
+            level = uniforms[i, d, n_labels] * total
+            left = _last_possible_size(weights, prefix[n_labels])
+            for j in range(n_sizes):
+                level -= weights[j] * prefix[n_labels, j]
+                if level < 0:
+                    left = j
+                    break
+            for k in range(n_labels - 1, -1, -1):
+                sets[i, d, k] = 0
+                if left > 0 and uniforms[i, d, k] * prefix[k + 1, left] < on[k] * prefix[k, left - 1]:
+                    sets[i, d, k] = 1
+                    left -= 1
+
+
+@njit(cache=True, nogil=True)
+def _tilted_mass(scores, size_bias, tilt, on, off, weights, mass):
+    """Total weight of the sizes, and the logarithm of the scale it is to be multiplied by.
+
+    Fills on, off and weights, and mass with the pmf f after k labels in row k % len(mass): n_labels + 1 rows keep the
+    whole table, two rows only the last step.
+    """
+    log_scale = _fill_odds(scores, tilt, on, off) + _fill_weights(size_bias, tilt, weights)
+    return _fill_mass(on, off, weights, mass), log_scale
+
+
+@njit(cache=True, nogil=True)
+def _fill_odds(scores, tilt, on, off):
+    """Probabilities of each label in and out; returns -sum_k log off_k."""
+    log_scale, product = 0.0, 1.0
+    for k in range(scores.shape[0]):
+        x = scores[k] + tilt
+        small = math.exp(-abs(x))
+        likely = 1.0 / (1.0 + small)
+        if x > 0:
+            on[k], off[k] = likely, small * likely
+            log_scale += x
+        else:
+            on[k], off[k] = small * likely, likely
+        # One logarithm per 512 factors, each at most 2.
+        product *= 1.0 + small
+        if k % 512 == 511:
+            log_scale += math.log(product)
+            product = 1.0
+    return log_scale + math.log(product)
+
+
+@njit(cache=True, nogil=True)
+def _fill_weights(size_bias, tilt, weights):
+    """Weights exp(size_bias[j] - tilt j) over the heaviest of them; returns the logarithm of the heaviest."""
+    heaviest = _heaviest_size(size_bias, tilt)
+    for j in range(size_bias.shape[0]):
+        weights[j] = math.exp(_log_size_weight(size_bias, tilt, j, heaviest))
+    return size_bias[heaviest] - tilt * heaviest
+
+
+@njit(cache=True, nogil=True)
+def _fill_mass(on, off, weights, mass):
+    """Run the recurrence over all labels; returns the total weight."""
+    n_rows, n_sizes = mass.shape
+    mass[0] = 0.0
+    mass[0, 0] = 1.0
+    for k in range(on.shape[0]):
+        before, after = mass[k % n_rows], mass[(k + 1) % n_rows]
+        after[0] = off[k] * before[0]
+        for j in range(1, n_sizes):
+            after[j] = off[k] * before[j] + on[k] * before[j - 1]
+    total = 0.0
+    last = mass[on.shape[0] % n_rows]
+    for j in range(n_sizes):
+        total += weights[j] * last[j]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _heaviest_size(size_bias, tilt):
+    heaviest = 0
+    for j in range(1, size_bias.shape[0]):
+        if size_bias[heaviest] == -np.inf or size_bias[j] - tilt * j > size_bias[heaviest] - tilt * heaviest:
+            heaviest = j
+    return heaviest
+
+
+@njit(cache=True, nogil=True)
+def _log_size_weight(size_bias, tilt, size, heaviest):
+    """size_bias[size] - size_bias[heaviest] - tilt (size - heaviest), rounded once.
+
+    The three terms may be of 1e5 and cancel to a number whose 1e-12 counts, so the rounding errors of the two
+    additions are added back. The product is exact because the tilt has few bits.
+    """
+    if size_bias[size] == -np.inf:
+        return -np.inf
+    difference, first_error = _two_sum(size_bias[size], -size_bias[heaviest])
+    result, second_error = _two_sum(difference, -tilt * (size - heaviest))
+    return result + (first_error + second_error)
+
+
+@njit(cache=True, nogil=True)
+def _two_sum(a, b):
+    """The rounded sum of two numbers and its rounding error."""
+    rounded = a + b
+    kept = rounded - a
+    return rounded, (a - (rounded - kept)) + (b - kept)
+
+
+@njit(cache=True, nogil=True)
+def _bisected_tilts(descending, size_bias):
+    """The expected number is a staircase in the tilt, on which Newton stalls: bisect between the scores beside it."""
+    n_rows, n_labels = descending.shape
+    tilts = np.empty(n_rows)
+    margin = math.log(n_labels) + 2.0
+    for i in range(n_rows):
+        size = mode_size(descending[i], size_bias)
+        low = -descending[i, max(size - 1, 0)] - margin
+        high = -descending[i, min(size, n_labels - 1)] + margin
+        for _ in range(100):
+            tilt = 0.5 * (low + high)
+            expected = 0.0
+            for k in range(n_labels):
+                expected += 1.0 / (1.0 + math.exp(-(descending[i, k] + tilt)))
+            if abs(expected - size) < 0.5:
+                break
+            if expected < size:
+                low = tilt
+            else:
+                high = tilt
+        # A multiple of 1/64, so that its product with a size is exact (see _log_size_weight).
+        tilts[i] = math.floor(tilt * 64.0 + 0.5) / 64.0 if abs(tilt) < 1e12 else tilt
+    return tilts
+
+
+@njit(cache=True, nogil=True)
+def _log_prob_of_likeliest(scores, tilt):
+    """Sum of the logarithms of the larger of on_k and off_k."""
+    result = 0.0
+    for k in range(scores.shape[0]):
+        result -= math.log1p(math.exp(-abs(scores[k] + tilt)))
+    return result
+
+
+@njit(cache=True, nogil=True)
+def _last_possible_size(weights, mass):
+    """Where the draw ends when rounding leaves a rest of the total."""
+    for j in range(weights.shape[0] - 1, -1, -1):
+        if weights[j] * mass[j] > 0:
+            return j
+    return 0

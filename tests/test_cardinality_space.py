@@ -1,0 +1,195 @@
+"""The cardinality space against the sum over all label sets, and the models it contains as special cases."""
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit, log_softmax, softmax
+
+from mlrh.label_space import CardinalitySpace
+
+many = settings(deadline=None, max_examples=150)
+SCORES = np.array([[0.3, -1.2, 2.0, 0.0], [5.0, 4.0, -7.0, 0.1], [-3.0, -2.0, -1.0, -0.5]])
+
+
+def space_of(case):
+    return CardinalitySpace(len(case.scores), case.min_labels, case.max_labels, case.size_bias)
+
+
+def distribution(case):
+    return space_of(case).distribution(case.scores[None])
+
+
+@given(reference.cases())
+@many
+def test_log_partition_equals_the_sum_over_all_label_sets(case):
+    expected = case.enumerate().log_partition()
+    assert distribution(case).log_partition()[0] == pytest.approx(expected, rel=0, abs=1e-12 * case.scale())
+
+
+@given(reference.cases())
+@many
+def test_marginals_equal_the_sum_over_all_label_sets(case):
+    np.testing.assert_allclose(distribution(case).marginals()[0], case.enumerate().marginals(), rtol=0, atol=1e-12)
+
+
+@given(reference.cases())
+@many
+def test_cardinality_pmf_equals_the_sum_over_all_label_sets(case):
+    expected = case.enumerate().cardinality_pmf()
+    np.testing.assert_allclose(distribution(case).cardinality_pmf()[0], expected, rtol=0, atol=1e-12)
+
+
+@given(reference.cases())
+@many
+def test_log_prob_of_every_set_equals_the_enumeration(case):
+    enumeration = case.enumerate()
+    rows = np.tile(case.scores, (len(enumeration.sets), 1))
+    log_probs = space_of(case).distribution(rows).log_prob(enumeration.sets)
+    np.testing.assert_allclose(log_probs, enumeration.log_probs(), rtol=0, atol=1e-12 * case.scale())
+
+
+@given(reference.cases())
+@many
+def test_probabilities_of_all_top_sets_sum_to_one(case):
+    _, log_probs = distribution(case).top_sets(2 ** len(case.scores))
+    assert np.exp(log_probs).sum() == pytest.approx(1, abs=1e-11)
+
+
+@given(reference.cases())
+@many
+def test_top_sets_of_the_whole_space_are_all_its_sets_once(case):
+    expected = case.enumerate().sets
+    sets, _ = distribution(case).top_sets(len(expected))
+    assert sorted(sets[0].tolist()) == sorted(expected.tolist())
+
+
+@given(reference.cases(), st.integers(1, 20))
+@many
+def test_top_sets_have_the_highest_log_probs_of_the_enumeration(case, n):
+    expected = np.sort(case.enumerate().log_probs())[::-1][:n]
+    _, log_probs = distribution(case).top_sets(n)
+    np.testing.assert_allclose(log_probs[0, : len(expected)], expected, rtol=0, atol=1e-12 * case.scale())
+
+
+@given(reference.cases())
+@many
+def test_no_set_of_the_enumeration_is_more_probable_than_the_mode(case):
+    enumeration = case.enumerate()
+    log_probs = {tuple(row): p for row, p in zip(enumeration.sets.tolist(), enumeration.log_probs(), strict=True)}
+    assert log_probs[tuple(distribution(case).mode()[0])] >= max(log_probs.values()) - 1e-12 * case.scale()
+
+
+@given(reference.cases())
+@many
+def test_mode_is_the_first_of_top_sets(case):
+    sets, _ = distribution(case).top_sets(1)
+    assert sets[0, 0].tolist() == distribution(case).mode()[0].tolist()
+
+
+@given(reference.cases(reference.SMALL_INTEGERS))
+@many
+def test_ties_go_to_the_smaller_set_and_then_to_the_lower_labels(case):
+    assert distribution(case).mode()[0].tolist() == case.enumerate().best_sets()[0].tolist()
+
+
+@given(reference.cases(reference.SMALL_INTEGERS))
+@many
+def test_ties_fall_alike_in_mode_and_top_sets(case):
+    sets, _ = distribution(case).top_sets(1)
+    assert sets[0, 0].tolist() == case.enumerate().best_sets()[0].tolist()
+
+
+def test_a_score_of_zero_is_left_out_of_the_mode():
+    d = CardinalitySpace(4, 0, 4).distribution([[0.0, 1.0, 0.0, -1.0]])
+    assert d.mode().tolist() == [[0, 1, 0, 0]]
+
+
+def test_zero_scores_fill_up_to_the_smallest_size_from_the_lowest_label():
+    d = CardinalitySpace(4, 2, 3).distribution(np.zeros((1, 4)))
+    assert d.mode().tolist() == [[1, 1, 0, 0]]
+
+
+def test_mode_sees_a_score_that_drowns_in_the_sum_of_the_others():
+    d = CardinalitySpace(2, 0, 2).distribution([[1e5, 1e-12]])
+    assert d.mode().tolist() == [[1, 1]]
+
+
+def test_top_sets_see_a_score_that_drowns_in_the_sum_of_the_others():
+    sets, _ = CardinalitySpace(2, 0, 2).distribution([[1e5, 1e-12]]).top_sets(1)
+    assert sets.tolist() == [[[1, 1]]]
+
+
+def test_one_label_per_set_is_softmax():
+    d = CardinalitySpace(4, 1, 1).distribution(SCORES)
+    np.testing.assert_allclose(d.marginals(), softmax(SCORES, axis=1), rtol=0, atol=1e-14)
+
+
+def test_one_label_per_set_has_the_log_probs_of_softmax():
+    d = CardinalitySpace(4, 1, 1).distribution(SCORES)
+    one_hot = np.eye(4, dtype=int)[[2, 0, 1]]
+    expected = log_softmax(SCORES, axis=1)[[0, 1, 2], [2, 0, 1]]
+    np.testing.assert_allclose(d.log_prob(one_hot), expected, rtol=0, atol=1e-14)
+
+
+def test_all_sizes_without_bias_are_independent_sigmoids():
+    d = CardinalitySpace(4, 0, 4).distribution(SCORES)
+    np.testing.assert_allclose(d.marginals(), expit(SCORES), rtol=0, atol=1e-14)
+
+
+def test_all_sizes_without_bias_have_the_log_probs_of_independent_labels():
+    Y = np.array([[1, 0, 1, 0], [0, 0, 1, 1], [1, 1, 1, 1]])
+    d = CardinalitySpace(4, 0, 4).distribution(SCORES)
+    expected = np.log(np.where(Y, expit(SCORES), expit(-SCORES))).sum(axis=1)
+    np.testing.assert_allclose(d.log_prob(Y), expected, rtol=0, atol=1e-13)
+
+
+@given(reference.cases(reference.MODERATE), st.randoms(use_true_random=False))
+@many
+def test_marginals_move_with_the_labels_when_these_are_reordered(case, random):
+    order = list(range(len(case.scores)))
+    random.shuffle(order)
+    reordered = space_of(case).distribution(case.scores[None, order]).marginals()
+    np.testing.assert_allclose(reordered, distribution(case).marginals()[:, order], rtol=0, atol=1e-13)
+
+
+@given(reference.cases(reference.MODERATE), st.randoms(use_true_random=False))
+@many
+def test_log_partition_does_not_depend_on_the_order_of_labels(case, random):
+    order = list(range(len(case.scores)))
+    random.shuffle(order)
+    reordered = space_of(case).distribution(case.scores[None, order]).log_partition()
+    np.testing.assert_allclose(reordered, distribution(case).log_partition(), rtol=0, atol=1e-13 * case.scale())
+
+
+@given(reference.cases(reference.MODERATE), st.floats(-4, 4), st.floats(-4, 4))
+@many
+def test_a_bias_linear_in_the_size_equals_a_shift_of_all_scores(case, constant, slope):
+    n_labels = len(case.scores)
+    moved_bias = case.bias + constant + slope * np.arange(n_labels + 1)
+    biased = CardinalitySpace(n_labels, case.min_labels, case.max_labels, moved_bias).distribution(case.scores[None])
+    shifted = space_of(case).distribution(case.scores[None] + slope)
+    np.testing.assert_allclose(biased.marginals(), shifted.marginals(), rtol=0, atol=1e-12)
+
+
+@given(reference.cases(reference.MODERATE))
+@many
+def test_with_bias_gives_the_space_with_that_size_bias(case):
+    plain = CardinalitySpace(len(case.scores), case.min_labels, case.max_labels)
+    d = plain.with_bias(case.bias[case.min_labels : case.max_labels + 1]).distribution(case.scores[None])
+    np.testing.assert_allclose(d.marginals()[0], case.enumerate().marginals(), rtol=0, atol=1e-12)
+
+
+@given(reference.cases())
+@many
+def test_log_count_is_the_logarithm_of_the_number_of_enumerated_sets(case):
+    assert space_of(case).log_count() == pytest.approx(np.log(len(case.enumerate().sets)), abs=1e-12)
+
+
+@given(reference.cases())
+@many
+def test_contains_says_which_of_all_sets_are_enumerated(case):
+    every_set = reference.sets_of_sizes(len(case.scores), 0, len(case.scores))
+    inside = {tuple(row) for row in case.enumerate().sets.tolist()}
+    assert space_of(case).contains(every_set).tolist() == [tuple(row) in inside for row in every_set.tolist()]
