@@ -1,0 +1,173 @@
+"""The penalised negative log-likelihood of scores = design @ coef: value, gradient, Hessian product, majoriser.
+
+    sum_i weight_i [log Z(x_i) - sum_k y_ik s_k(x_i) - b(y_i)] + alpha/2 |coef|^2 + undetermined
+
+in units of the loss, so alpha = 1/C. The parameters are one flat vector: coef (n_features, n_labels), the intercept
+(the mean score, see `design`), and the biases if they are learned. What the data may leave undetermined has a rule:
+
+* biases have a ridge BIAS_RIDGE/2 |b|^2, since the scores can absorb any a + c |y| (sizes) or a + u'y (sets). So at the
+  optimum sum b = 0 and, with an intercept, sum_j j b_j = 0 (sets: sum_s b_s y_s = 0), and a size that nobody has gets a
+  finite bias. Gradients are projected onto these conditions: along what is absorbed nothing but the ridge would pull;
+* the intercept has a ridge of INTERCEPT_RIDGE per unit of weight, which matters only where there is no finite optimum:
+  a label never or always present, or every row at the smallest or the largest admissible size.
+"""
+
+import numpy as np
+from scipy import linalg
+
+from mlrh.design import MAX_FACTORED, CoefficientMetric, reciprocals
+
+BIAS_RIDGE = 0.1
+INTERCEPT_RIDGE = 1e-10
+
+
+class Objective:
+    """Convex in its parameters, a flat vector; see the module for the formula and its rules.
+
+    Parameters
+    ----------
+    design : Design
+    space : LabelSpace
+    Y : array of shape (n_samples, n_labels), int8, every row a set of the space
+    alpha : float
+        Strength of the L2 penalty on coef.
+    learn_bias : bool
+        Whether the biases of the space are parameters; else they stay as the space has them.
+    """
+
+    def __init__(self, design, space, Y, *, alpha, learn_bias):
+        self.design, self.space, self.Y, self.alpha = design, space, Y, alpha
+        self.n_labels = space.n_labels
+        self.n_biases = space.n_biases if learn_bias else 0
+        weights = design.weights
+        self._weights = weights if np.ptp(weights) > 0 or weights[0] != 1 else None
+        self.label_totals = weights @ Y
+        counts = space.bias_counts(Y, weights)
+        self._bias_counts = counts if learn_bias else np.zeros(0)
+        self._fixed_bias_loss = 0.0 if learn_bias else -float(counts @ space.bias)
+        self._target = self._pull_back(Y.astype(design.X.dtype), self._bias_counts)
+        absorbed = space.absorbed_biases()[:, : None if design.fit_intercept else 1]
+        self._absorbed = linalg.orth(absorbed) if learn_bias else np.zeros((0, 0))
+        self._ridge = self._join(
+            np.full((design.n_features, self.n_labels), float(alpha)),
+            np.full(self.n_labels, INTERCEPT_RIDGE * design.total_weight if design.fit_intercept else 0.0),
+            np.full(self.n_biases, BIAS_RIDGE),
+        )
+
+    @property
+    def scale(self):
+        """The loss of the uniform distribution: what makes a decrease of the objective large or small."""
+        return self.design.total_weight * self.space.log_count()
+
+    @property
+    def noise(self):
+        """Relative rounding error to be expected of a value."""
+        return 4 * float(np.finfo(self.design.X.dtype).eps)
+
+    def split(self, parameters):
+        """coef (n_features, n_labels), intercept (n_labels,) and biases (n_biases,) as views."""
+        n_coef = self.design.n_features * self.n_labels
+        coef = parameters[:n_coef].reshape(self.design.n_features, self.n_labels)
+        return coef, parameters[n_coef : n_coef + self.n_labels], parameters[n_coef + self.n_labels :]
+
+    def start(self):
+        """Zero coefficients and biases; intercepts at the log-odds of each label's frequency."""
+        coef = np.zeros((self.design.n_features, self.n_labels))
+        intercept = np.zeros(self.n_labels)
+        if self.design.fit_intercept:
+            frequency = (self.label_totals + 0.5) / (self.design.total_weight + 1.0)
+            intercept = np.log(frequency) - np.log1p(-frequency)
+        return self.canonical(self._join(coef, intercept, np.zeros(self.n_biases)))
+
+    def canonical(self, parameters):
+        """The representative of equivalent parameters: centred over labels where all sets have one size."""
+        if not self.space.is_shift_invariant():
+            return parameters
+        coef, intercept, bias = self.split(parameters)
+        return self._join(coef - coef.mean(axis=1, keepdims=True), intercept - intercept.mean(), bias)
+
+    def space_at(self, parameters):
+        """The label space with the biases of the parameters."""
+        bias = self.split(parameters)[2]
+        return self.space.with_bias(bias) if self.n_biases else self.space
+
+    def value(self, parameters):
+        return self.value_and_gradient(parameters)[0]
+
+    def value_and_gradient(self, parameters):
+        """The objective and its gradient: marginals - Y, pulled back through the design."""
+        coef, intercept, _ = self.split(parameters)
+        scores = self.design.scores(coef, intercept)
+        log_partition, marginals, bias_mean = self.space_at(parameters).expectations(scores, self.design.weights)
+        loss = self.design.weights @ log_partition.astype(np.float64) - parameters @ self._target
+        value = loss + self._fixed_bias_loss + 0.5 * parameters @ (self._ridge * parameters)
+        marginals -= self.Y
+        gradient = self._pull_back(marginals, self._biases(bias_mean) - self._bias_counts)
+        gradient += self._ridge * parameters
+        return float(value), self._determined(gradient)
+
+    def hessian(self, parameters):
+        """The function direction -> Hessian @ direction at the parameters."""
+        coef, intercept, _ = self.split(parameters)
+        scores, space = self.design.scores(coef, intercept), self.space_at(parameters)
+
+        def product(direction):
+            d_coef, d_intercept, d_bias = self.split(direction)
+            d_scores = self.design.scores(d_coef, d_intercept)
+            moved_bias = d_bias if self.n_biases else np.zeros(space.n_biases)
+            d_marginals, d_bias_mean = space.curvature(scores, d_scores, moved_bias, self.design.weights)
+            pulled = self._pull_back(d_marginals, self._biases(d_bias_mean))
+            return self._determined(pulled + self._ridge * direction)
+
+        return product
+
+    def curvature_bound(self):
+        """c such that the Hessian is at most c (gram (x) I) plus the ridges, whatever the parameters."""
+        return self.space.curvature_bound(moving_bias=self.n_biases > 0)
+
+    def typical_curvature(self):
+        """Mean over labels of p (1 - p) at the labels' frequencies: what the covariances are like."""
+        frequency = (self.label_totals + 0.5) / (self.design.total_weight + 1.0)
+        return float((frequency * (1.0 - frequency)).mean())
+
+    def majoriser(self, curvature):
+        """`metric`, or an error where the full matrix it takes to bound the Hessian is too large to factorise."""
+        if self.design.n_features > MAX_FACTORED:
+            raise ValueError(
+                f"solver='mm' factorises a square matrix of at most {MAX_FACTORED} rows; got {self.design.n_features} "
+                "features. Use solver='lbfgs'."
+            )
+        return self.metric(curvature)
+
+    def metric(self, curvature):
+        """The function that solves with curvature * (gram (x) I) plus the ridges."""
+        coefficients = CoefficientMetric(self.design, curvature=curvature, alpha=self.alpha)
+        _, intercept_ridge, bias_ridge = self.split(self._ridge)
+        unit = curvature * self.design.total_weight
+
+        def solve(gradient):
+            coef, intercept, bias = self.split(gradient)
+            intercept = intercept * reciprocals(unit + intercept_ridge)
+            return self._join(coefficients.solve(coef), intercept, bias * reciprocals(unit + bias_ridge))
+
+        return solve
+
+    def _pull_back(self, residuals, bias):
+        """Gradient in the parameters of what has these gradients in the scores, per unit of weight, and the biases."""
+        if self._weights is not None:
+            residuals = residuals * self._weights[:, None].astype(residuals.dtype)
+        coef, intercept = self.design.pull_back(residuals)
+        return self._join(coef, intercept, bias)
+
+    def _biases(self, values):
+        return values if self.n_biases else np.zeros(0)
+
+    def _determined(self, gradient):
+        """The gradient without its part along the biases that scores absorb, changed in place."""
+        bias = self.split(gradient)[2]
+        bias -= self._absorbed @ (self._absorbed.T @ bias)
+        return gradient
+
+    @staticmethod
+    def _join(coef, intercept, bias):
+        return np.concatenate([coef.ravel(), intercept, bias])

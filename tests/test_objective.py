@@ -1,0 +1,178 @@
+"""The objective against finite differences, enumeration and its own rules."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.special import logsumexp
+
+from mlrh.design import MAX_FACTORED, CoefficientMetric, Design, gram_features
+from mlrh.label_space import CardinalitySpace, ObservedSpace
+from mlrh.objective import BIAS_RIDGE, Objective
+
+SPACES = {
+    "plain": (CardinalitySpace(4, 1, 3), False),
+    "softmax": (CardinalitySpace(4, 1, 1), False),
+    "independent": (CardinalitySpace(4, 0, 4), False),
+    "fixed bias": (CardinalitySpace(4, 0, 3, [0.3, -1.0, 2.0, 0.5, 0.0]), False),
+    "size bias": (CardinalitySpace(4, 1, 3), True),
+    "observed": (ObservedSpace([[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1], [1, 1, 1, 0], [0, 1, 0, 1]]), True),
+}
+
+
+@pytest.fixture(params=SPACES)
+def problem(request):
+    space, learn_bias = SPACES[request.param]
+    return make_problem(space, learn_bias)
+
+
+def make_problem(space, learn_bias, *, alpha=0.7, fit_intercept=True, convert=np.asarray, weighted=True):
+    rng = np.random.RandomState(0)
+    X = rng.normal(size=(30, 5)) + 1.0
+    Y = space.sample(rng.normal(size=(30, 4)), 1, rng)[:, 0]
+    weights = rng.uniform(0.5, 2.0, size=30) if weighted else np.ones(30)
+    design = Design(convert(X), weights, fit_intercept=fit_intercept)
+    objective = Objective(design, space, Y, alpha=alpha, learn_bias=learn_bias)
+    parameters = 0.5 * rng.normal(size=len(objective.start()))
+    return objective, determined(objective, parameters), X, Y, weights
+
+
+def determined(objective, parameters):
+    """Parameters whose biases meet the conditions that the objective keeps them to."""
+    moved = objective.value_and_gradient(parameters)
+    assert len(moved[1]) == len(parameters)
+    bias = objective.split(parameters)[2]
+    if len(bias):
+        absorbed = objective.space.absorbed_biases()
+        bias -= absorbed @ np.linalg.lstsq(absorbed, bias, rcond=None)[0]
+    return parameters
+
+
+def test_value_is_the_weighted_loss_over_all_sets_plus_the_penalty(problem):
+    objective, parameters, X, Y, weights = problem
+    coef, intercept, bias = objective.split(parameters)
+    scores = (X - np.average(X, axis=0, weights=weights)) @ coef + intercept
+    space = objective.space_at(parameters)
+    sets = space.top_sets(np.zeros((1, 4)), 16)
+    sets = sets[0][0][np.isfinite(sets[1][0])].astype(float)
+    set_bias = np.array([bias_of(space, y) for y in sets])
+    own_bias = np.array([bias_of(space, y) for y in Y])
+    loss = logsumexp(scores @ sets.T + set_bias, axis=1) - (scores * Y).sum(axis=1) - own_bias
+    expected = weights @ loss + 0.35 * (coef**2).sum() + BIAS_RIDGE / 2 * (bias**2).sum()
+    assert objective.value(parameters) == pytest.approx(expected, rel=1e-9)
+
+
+def bias_of(space, y):
+    if hasattr(space, "size_bias"):
+        return space.size_bias[int(y.sum())]
+    return space.set_bias[[(row == y).all() for row in space.sets].index(True)]
+
+
+def test_gradient_equals_finite_differences(problem):
+    objective, parameters, *_ = problem
+    gradient = objective.value_and_gradient(parameters)[1]
+    rng = np.random.RandomState(1)
+    for _ in range(10):
+        direction = determined(objective, rng.normal(size=len(parameters)))
+        step = 1e-5
+        difference = objective.value(parameters + step * direction) - objective.value(parameters - step * direction)
+        assert gradient @ direction == pytest.approx(difference / (2 * step), rel=1e-6, abs=1e-6)
+
+
+def test_hessian_product_equals_differences_of_gradients(problem):
+    objective, parameters, *_ = problem
+    product = objective.hessian(parameters)
+    direction = determined(objective, np.random.RandomState(2).normal(size=len(parameters)))
+    step = 1e-5
+    after, before = (objective.value_and_gradient(parameters + sign * step * direction)[1] for sign in (1, -1))
+    np.testing.assert_allclose(product(direction), (after - before) / (2 * step), rtol=1e-5, atol=1e-5)
+
+
+def test_hessian_is_symmetric_and_positive_semidefinite(problem):
+    objective, parameters, *_ = problem
+    product = objective.hessian(parameters)
+    matrix = np.array([product(unit) for unit in np.eye(len(parameters))])
+    kept = len(parameters) - objective.n_biases
+    np.testing.assert_allclose(matrix[:kept, :kept], matrix[:kept, :kept].T, atol=1e-10)
+    assert np.linalg.eigvalsh(matrix[:kept, :kept])[0] > 0
+
+
+def test_majoriser_bounds_the_hessian_at_random_parameters(problem):
+    objective, parameters, *_ = problem
+    solve = objective.majoriser(objective.curvature_bound())
+    inverse = np.array([solve(unit) for unit in np.eye(len(parameters))])
+    bound = np.linalg.inv(inverse)
+    rng = np.random.RandomState(3)
+    for scale in (0.0, 0.3, 1.0, 3.0):
+        product = objective.hessian(determined(objective, scale * rng.normal(size=len(parameters))))
+        hessian = np.array([product(unit) for unit in np.eye(len(parameters))])
+        hessian = 0.5 * (hessian + hessian.T)
+        assert np.linalg.eigvalsh(bound - hessian)[0] > -1e-9
+
+
+def test_the_paper_bound_of_a_quarter_is_not_a_majoriser():
+    space = CardinalitySpace(2, 1, 1)
+    covariance = np.array(
+        [space.curvature(np.zeros((1, 2)), unit[None], np.zeros(1), np.ones(1))[0][0] for unit in np.eye(2)]
+    )
+    assert np.linalg.eigvalsh(covariance)[-1] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_csr_features_give_the_same_value_gradient_and_curvature(fit_intercept):
+    space, learn_bias = SPACES["size bias"]
+    dense, parameters, *_ = make_problem(space, learn_bias, fit_intercept=fit_intercept)
+    csr, *_ = make_problem(space, learn_bias, fit_intercept=fit_intercept, convert=sparse.csr_array)
+    direction = np.random.RandomState(5).normal(size=len(parameters))
+    assert csr.value(parameters) == pytest.approx(dense.value(parameters), rel=1e-13)
+    for function in (lambda o: o.value_and_gradient(parameters)[1], lambda o: o.hessian(parameters)(direction)):
+        np.testing.assert_allclose(function(csr), function(dense), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(csr.metric(0.2)(direction), dense.metric(0.2)(direction), rtol=1e-9, atol=1e-12)
+
+
+def test_metric_solves_with_the_weighted_gram_matrix_and_the_ridge():
+    objective, parameters, X, _, weights = make_problem(*SPACES["plain"])
+    centred = X - np.average(X, axis=0, weights=weights)
+    matrix = 0.3 * centred.T @ (weights[:, None] * centred) + 0.7 * np.eye(5)
+    coef = objective.split(parameters)[0]
+    solved = objective.split(objective.metric(0.3)(parameters))[0]
+    np.testing.assert_allclose(solved, np.linalg.solve(matrix, coef), rtol=1e-10)
+
+
+def test_metric_of_rank_deficient_features_gives_the_smallest_solution():
+    X = np.random.RandomState(0).normal(size=(20, 3)) @ np.array([[1.0, 0, 1, 2], [0, 1, 1, 0], [0, 0, 0, 1]])
+    design = Design(X, np.ones(20), fit_intercept=False)
+    gradient = X.T @ np.random.RandomState(1).normal(size=(20, 2))
+    solved = CoefficientMetric(design, curvature=1.0, alpha=0.0).solve(gradient)
+    np.testing.assert_allclose(solved, np.linalg.pinv(X.T @ X) @ gradient, rtol=1e-8, atol=1e-10)
+
+
+def test_metric_of_very_many_features_is_the_diagonal_and_mm_refuses_it():
+    n_features = MAX_FACTORED + 1
+    X = sparse.random_array((20, n_features), density=0.01, rng=0, format="csr")
+    design = Design(X, np.ones(20), fit_intercept=False)
+    gradient = np.ones((n_features, 2))
+    expected = 1.0 / (0.5 * X.multiply(X).sum(axis=0) + 2.0)
+    solved = CoefficientMetric(design, curvature=0.5, alpha=2.0).solve(gradient)
+    np.testing.assert_allclose(solved, np.tile(expected[:, None], 2), rtol=1e-12)
+    objective = Objective(
+        design, CardinalitySpace(2, 1, 1), np.eye(2, dtype=np.int8)[[0, 1] * 10], alpha=1.0, learn_bias=False
+    )
+    with pytest.raises(ValueError, match="Use solver='lbfgs'"):
+        objective.majoriser(0.5)
+
+
+def test_gram_features_reproduce_the_gram_matrix_and_their_map_inverts_them():
+    factor = np.random.RandomState(0).normal(size=(12, 4))
+    features, back = gram_features(factor @ factor.T)
+    assert features.shape == (12, 4)
+    np.testing.assert_allclose(features @ features.T, factor @ factor.T, atol=1e-12)
+    np.testing.assert_allclose(factor @ factor.T @ back, features, atol=1e-12)
+
+
+def test_an_indefinite_gram_matrix_is_an_error_that_says_so():
+    with pytest.raises(ValueError, match=r"positive semidefinite; its smallest eigenvalue is -1"):
+        gram_features(np.diag([2.0, 1.0, -1.0]))
+
+
+def test_rounding_below_zero_is_no_indefinite_matrix():
+    assert gram_features(np.diag([2.0, 1.0, -1e-9]))[0].shape == (3, 2)

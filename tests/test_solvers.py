@@ -1,0 +1,162 @@
+"""One contract that every solver keeps, and what is particular to mm."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from mlrh import solvers
+from mlrh.design import Design
+from mlrh.label_space import CardinalitySpace, ObservedSpace
+from mlrh.objective import Objective
+
+SOLVERS = {
+    "mm": solvers.mm,
+    "mm paper": functools.partial(solvers.mm, step="paper"),
+    "lbfgs": solvers.lbfgs,
+    "newton-cg": solvers.newton_cg,
+}
+PROBLEMS = {
+    "plain": (CardinalitySpace(4, 1, 3), False, 1.0),
+    "softmax": (CardinalitySpace(4, 1, 1), False, 1.0),
+    "unpenalised": (CardinalitySpace(4, 1, 3), False, 0.0),
+    "size bias": (CardinalitySpace(4, 1, 3), True, 1.0),
+    "observed": (ObservedSpace(np.unique(np.random.RandomState(7).randint(0, 2, (9, 4)), axis=0)), True, 1.0),
+}
+CASES = [(s, p) for s in SOLVERS for p in PROBLEMS if s != "mm paper" or not PROBLEMS[p][1]]
+
+
+@functools.cache
+def make_objective(problem, weighted=True):
+    space, learn_bias, alpha = PROBLEMS[problem]
+    rng = np.random.RandomState(0)
+    X = rng.normal(size=(120, 5)) * [1, 2, 0.5, 1, 1] + 1.0
+    truth = space.with_bias(1.5 * rng.normal(size=space.n_biases)) if learn_bias else space
+    Y = truth.sample(X @ rng.normal(size=(5, 4)) * 0.7, 1, rng)[:, 0]
+    weights = rng.uniform(0.2, 3.0, size=120) if weighted else np.ones(120)
+    return Objective(Design(X, weights, fit_intercept=True), space, Y, alpha=alpha, learn_bias=learn_bias)
+
+
+@functools.cache
+def solve(solver, problem, tol=1e-18, max_iter=50_000):
+    objective = make_objective(problem)
+    return SOLVERS[solver](objective, objective.start(), tol=tol, max_iter=max_iter)
+
+
+def scores(objective, parameters):
+    coef, intercept, _ = objective.split(objective.canonical(parameters))
+    return objective.design.scores(coef, intercept)
+
+
+@pytest.mark.parametrize(("solver", "problem"), CASES)
+def test_solver_reaches_the_common_optimum(solver, problem):
+    objective, solution = make_objective(problem), solve(solver, problem)
+    reference = solve("newton-cg", problem)
+    assert solution.converged
+    assert solution.value == pytest.approx(reference.value, rel=1e-10)
+    np.testing.assert_allclose(
+        scores(objective, solution.parameters), scores(objective, reference.parameters), rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(("solver", "problem"), CASES)
+def test_solver_never_increases_the_objective(solver, problem):
+    history = np.array(solve(solver, problem).history)
+    assert len(history) > 2
+    assert np.diff(history).max() <= 1e-14 * abs(history[0])
+
+
+@pytest.mark.parametrize(("solver", "problem"), CASES)
+def test_solution_tells_the_truth_about_itself(solver, problem):
+    objective = make_objective(problem)
+    solution = solve(solver, problem, tol=1e-6)
+    value, gradient = objective.value_and_gradient(solution.parameters)
+    left = 0.5 * gradient @ objective.metric(objective.typical_curvature())(gradient)
+    assert solution.converged
+    assert left <= 1e-6 * objective.scale
+    assert solution.value == value == solution.history[-1]
+    assert solution.n_iter == len(solution.history) - 1
+    assert solution.gradient_norm >= np.sqrt(2 * left / objective.scale) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_too_few_iterations_are_not_called_converged(solver):
+    solution = solve(solver, "plain", max_iter=2)
+    assert not solution.converged
+    assert solution.n_iter == 2
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_tolerance_of_zero_ends_without_claiming_convergence_or_running_on(solver):
+    solution = solve(solver, "plain", tol=0.0, max_iter=20_000)
+    assert solution.n_iter < 20_000
+    assert not solution.converged
+    assert solution.value == pytest.approx(solve("newton-cg", "plain").value, rel=1e-12)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_start_near_the_optimum_takes_fewer_iterations(solver):
+    objective = make_objective("plain")
+    cold = solve(solver, "plain", tol=1e-10)
+    near = cold.parameters + 1e-3
+    warm = SOLVERS[solver](objective, near, tol=1e-10, max_iter=5000)
+    assert warm.n_iter < cold.n_iter
+    assert SOLVERS[solver](objective, cold.parameters, tol=1e-10, max_iter=5000).n_iter == 0
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_report_hears_of_every_iteration(solver):
+    heard = []
+    objective = make_objective("plain")
+    solution = SOLVERS[solver](
+        objective, objective.start(), tol=1e-8, max_iter=500, report=lambda *line: heard.append(line)
+    )
+    assert [line[0] for line in heard] == list(range(1, solution.n_iter + 1))
+    assert [line[1] for line in heard] == list(solution.history[1:])
+
+
+@pytest.mark.parametrize("problem", ["size bias", "observed"])
+def test_the_paper_step_is_refused_where_it_can_go_uphill(problem):
+    objective = make_objective(problem)
+    with pytest.raises(ValueError, match="use mm_step='safe'"):
+        solvers.mm(objective, objective.start(), tol=1e-6, max_iter=10, step="paper")
+
+
+def test_a_quarter_goes_uphill_where_labels_attract_each_other():
+    """Why the paper's step is refused: all or nothing of 6 labels, whose covariance reaches 6/4."""
+    space = ObservedSpace([[0] * 6, [1] * 6])
+    X, Y = np.ones((2, 1)), np.array([[1] * 6, [0] * 6], np.int8)
+    objective = Objective(Design(X, np.ones(2), fit_intercept=False), space, Y, alpha=0.0, learn_bias=False)
+    start = np.array([0.1] * 6 + [0.0] * 6)  # coefficients, then the intercepts that stay 0
+    stepped = start - objective.metric(0.25)(objective.value_and_gradient(start)[1])
+    safe = start - objective.metric(objective.curvature_bound())(objective.value_and_gradient(start)[1])
+    assert objective.value(stepped) > objective.value(start) > objective.value(safe)
+
+
+def test_the_paper_step_takes_about_half_the_iterations_of_the_safe_one():
+    assert solve("mm paper", "plain").n_iter < 0.7 * solve("mm", "plain").n_iter
+
+
+def test_learned_size_biases_meet_the_conditions_that_pick_them():
+    objective, solution = make_objective("size bias"), solve("newton-cg", "size bias")
+    bias = objective.split(solution.parameters)[2]
+    assert np.abs(bias).max() > 0.01
+    assert bias.sum() == pytest.approx(0.0, abs=1e-9)
+    assert bias @ np.arange(1, 4) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_learned_set_biases_meet_the_conditions_that_pick_them():
+    objective, solution = make_objective("observed"), solve("newton-cg", "observed")
+    bias = objective.split(solution.parameters)[2]
+    assert np.abs(bias).max() > 0.01
+    assert bias.sum() == pytest.approx(0.0, abs=1e-9)
+    np.testing.assert_allclose(bias @ objective.space.sets, 0.0, atol=1e-9)
+
+
+def test_the_conditions_on_biases_lose_nothing_of_the_objective():
+    """Without the projection the ridge alone would pick the same optimum: its gradient along it is zero there."""
+    objective, solution = make_objective("size bias"), solve("newton-cg", "size bias")
+    coef, intercept, bias = objective.split(solution.parameters)
+    for c in (-0.1, 0.1):
+        moved = np.concatenate([coef.ravel(), intercept - c, bias + c * np.arange(1, 4) + 0.05])
+        assert objective.value(moved) > solution.value
