@@ -1,0 +1,227 @@
+"""What the linear and the kernel classifier share: validation of y, the label space, the solver, predictions.
+
+A subclass says how X becomes features for the design, and how their coefficients are stored and give scores.
+"""
+
+import warnings
+from abc import abstractmethod
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import _check_sample_weight
+
+from mlrh import decisions, solvers, targets
+from mlrh.label_space import CardinalitySpace, ObservedSpace
+
+SOLVERS = {"mm": solvers.mm, "lbfgs": solvers.lbfgs, "newton-cg": solvers.newton_cg}
+
+
+class MLRHBase(ClassifierMixin, BaseEstimator):
+    """Everything of the classifiers that does not depend on how scores come from X."""
+
+    _parameter_constraints: dict = {
+        "label_space": [StrOptions({"cardinality", "observed"})],
+        "min_labels": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
+        "max_labels": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
+        "size_bias": ["boolean"],
+        "C": [Interval(Real, 0, None, closed="right")],
+        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
+        "fit_intercept": ["boolean"],
+        "solver": [StrOptions({"auto", *SOLVERS})],
+        "mm_step": [StrOptions({"safe", "paper"})],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "max_iter": [Interval(Integral, 0, None, closed="left")],
+        "warm_start": ["boolean"],
+        "decision": [StrOptions(set(decisions.BY_NAME))],
+        "n_jobs": [Integral, None],
+        "verbose": ["verbose"],
+    }
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None):
+        """Fit to X (n_samples, n_features) and y in any of the forms the class documents.
+
+        Parameters
+        ----------
+        X : array-like, DataFrame or sparse matrix of shape (n_samples, n_features)
+        y : indicator matrix, list of label sets, or classes of shape (n_samples,)
+        sample_weight : array of shape (n_samples,), optional
+            A row of weight 2 counts as the row twice, one of weight 0 as absent.
+
+        Returns
+        -------
+        self
+        """
+        X = self._validate_X(X, reset=True)
+        self._targets, Y = targets.encode(y)
+        if len(Y) != X.shape[0]:
+            raise ValueError(f"X and y must have the same number of rows; got {X.shape[0]} and {len(Y)}.")
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        self.classes_ = self._targets.classes
+        support = np.flatnonzero(weights > 0)
+        X = X if len(support) == X.shape[0] else self._rows(X, support)
+        space = self._make_space(Y, support)
+        self._warn_where_undetermined(Y[support])
+        self._fit_rows(X, Y[support], weights[support], support, space)
+        return self
+
+    def predict(self, X):
+        """Label sets for the rows of X by the `decision`, in the form of the y of training."""
+        distribution = self.distribution(X)
+        by_class = self._targets.is_one_class_per_row
+        decide = decisions.exact_match if by_class else decisions.BY_NAME[self.decision]
+        return self._targets.decode(decide(distribution), X)
+
+    def predict_proba(self, X):
+        """Marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x) (n_samples, n_classes)."""
+        distribution = self.distribution(X)
+        if self._targets.is_one_class_per_row and len(self.classes_) == 2:
+            return distribution.cardinality_pmf()
+        return distribution.marginals()
+
+    def predict_log_proba(self, X):
+        """Logarithms of predict_proba."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def decision_function(self, X):
+        """Scores (n_samples, n_labels); for two classes as y, (n_samples,), positive for the second class."""
+        scores = self._scores(X)
+        return scores[:, 0] if self._targets.is_one_class_per_row and len(self.classes_) == 2 else scores
+
+    def distribution(self, X):
+        """The distribution of the label set of each row of X, a LabelSetDistribution."""
+        scores = self._scores(X)
+        return self.label_space_.distribution(scores)
+
+    def score(self, X, y, sample_weight=None):
+        """Share of rows whose predicted set is exactly right."""
+        truth, unknown = self._targets.partial_indicator(y)
+        predicted, _ = self._targets.partial_indicator(self.predict(X))
+        return float(np.average((truth == predicted).all(axis=1) & ~unknown, weights=sample_weight))
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        tags.target_tags.multi_output = False
+        tags.input_tags.sparse = True
+        return tags
+
+    @abstractmethod
+    def _validate_X(self, X, *, reset): ...
+
+    @abstractmethod
+    def _rows(self, X, support): ...
+
+    @abstractmethod
+    def _fit_rows(self, X, Y, weights, support, space): ...
+
+    @abstractmethod
+    def _scores(self, X): ...
+
+    def _make_space(self, Y, support):
+        """The label space of the rows in support; an error names the first row that it would exclude."""
+        n_labels, counts = Y.shape[1], np.count_nonzero(Y, axis=1)
+        smallest, largest = int(counts[support].min()), int(counts[support].max())
+        if self._targets.is_one_class_per_row:
+            smallest, largest = (0, 1) if n_labels == 1 else (1, 1)
+        else:
+            smallest = smallest if self.min_labels == "auto" else self.min_labels
+            largest = largest if self.max_labels == "auto" else self.max_labels
+        _check_sizes(counts, support, smallest, largest)
+        self.min_labels_, self.max_labels_ = smallest, largest
+        space = CardinalitySpace(n_labels, smallest, largest, n_jobs=self.n_jobs)
+        return ObservedSpace(_canonical_sets(Y[support])) if self.label_space == "observed" else space
+
+    def _warn_where_undetermined(self, Y):
+        """Say once what the rows leave without a finite optimum; the objective's rules keep it finite."""
+        if self._targets.is_one_class_per_row or self.min_labels_ == self.max_labels_ == Y.shape[1]:
+            return
+        problems = []
+        for value, state in ((0, "absent from"), (1, "present in")):
+            constant = (Y.sum(axis=0, dtype=np.int64) == value * len(Y)).nonzero()[0]
+            names = [repr(name) for name in self.classes_[constant].tolist()]
+            if names:
+                more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+                problems.append(f"{state} every training row: label {', '.join(names[:10])}{more}")
+        sizes = np.unique(np.count_nonzero(Y, axis=1))
+        if len(sizes) == 1 and self.min_labels_ < self.max_labels_ and sizes[0] in (self.min_labels_, self.max_labels_):
+            problems.append(f"the only size of the training rows: {sizes[0]}, at the limit of the admissible sizes")
+        if problems:
+            warnings.warn(
+                f"The training rows don't determine every intercept ({'; '.join(problems)}); a tiny penalty keeps them "
+                "finite. Drop such labels, or take the sizes from training.",
+                UserWarning,
+                stacklevel=4,
+            )
+
+    def _minimise(self, objective, start):
+        """Run the solver and keep what it says of itself; returns the canonical parameters."""
+        name = "lbfgs" if self.solver == "auto" else self.solver
+        if self.l1_ratio > 0:
+            raise ValueError(
+                f"solver {name!r} minimises smooth objectives, so l1_ratio must be 0; got {self.l1_ratio}."
+            )
+        options = {"step": self.mm_step} if name == "mm" else {}
+        solution = SOLVERS[name](
+            objective, start, tol=self.tol, max_iter=self.max_iter, report=self._report(name), **options
+        )
+        self.n_iter_, self.objective_, self.history_ = solution.n_iter, solution.value, np.array(solution.history)
+        if not solution.converged:
+            warnings.warn(
+                f"solver {name!r} stopped after {solution.n_iter} iterations before reaching tol={self.tol:g}. "
+                "Increase max_iter, scale the features (for example with StandardScaler), or lower C.",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
+        return objective.canonical(solution.parameters)
+
+    def _report(self, name):
+        if not self.verbose:
+            return None
+
+        def report(iteration, value, left):
+            print(f"[{type(self).__name__}] {name} iteration {iteration}: objective {value:.8g}, left {left:.2g}")
+
+        return report
+
+    def _keep_biases(self, space, bias, dtype):
+        """Store the space with its learned biases and their fitted attributes."""
+        self.label_space_ = space.with_bias(bias) if len(bias) else space
+        if self.label_space == "observed":
+            self.sets_, self.set_bias_ = self.label_space_.sets, self.label_space_.set_bias.astype(dtype)
+        else:
+            self.size_bias_ = self.label_space_.size_bias.astype(dtype)
+
+    @property
+    def _learns_bias(self):
+        return self.label_space == "observed" or self.size_bias
+
+    def _warm_bias(self, space):
+        """The biases of the last fit where they fit this space, else zeros; none where they aren't learned."""
+        if not self._learns_bias:
+            return np.zeros(0)
+        return self.label_space_.bias if space.has_sets_of(self.label_space_) else np.zeros(space.n_biases)
+
+
+def _canonical_sets(Y):
+    """The distinct rows of Y, smaller sets first, then those with lower labels: the order in which ties are broken."""
+    distinct = np.unique(Y, axis=0)[::-1]
+    return distinct[np.argsort(distinct.sum(axis=1, dtype=np.int64), kind="stable")]
+
+
+def _check_sizes(counts, support, smallest, largest):
+    for wrong, name, limit in (
+        (counts < smallest, "min_labels", smallest),
+        (counts > largest, "max_labels", largest),
+    ):
+        excluded = support[wrong[support]]
+        if len(excluded):
+            row = excluded[0]
+            raise ValueError(
+                f"Row {row} of y has {counts[row]} labels, which {name}={limit} excludes; set {name}={counts[row]} or "
+                f"{name}='auto', or drop the row ({len(excluded)} such rows)."
+            )

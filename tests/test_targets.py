@@ -1,0 +1,150 @@
+"""Every form of y goes to the indicator matrix and back."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from scipy import sparse
+from sklearn.exceptions import DataConversionWarning
+
+from mlrh import targets
+
+MATRIX = np.array([[1, 0, 1], [0, 1, 0], [1, 1, 0]])
+
+
+def round_trip(y):
+    form, matrix = targets.encode(y)
+    return form, matrix, form.decode(matrix)
+
+
+@pytest.mark.parametrize("dtype", [int, float, bool, np.uint8])
+def test_an_indicator_array_comes_back_in_its_own_type(dtype):
+    form, matrix, back = round_trip(MATRIX.astype(dtype))
+    np.testing.assert_array_equal(matrix, MATRIX)
+    np.testing.assert_array_equal(back, MATRIX)
+    assert back.dtype == dtype
+    assert form.classes.tolist() == [0, 1, 2]
+
+
+def test_equal_length_lists_of_zero_and_one_are_an_indicator_matrix():
+    _, matrix, back = round_trip(MATRIX.tolist())
+    np.testing.assert_array_equal(matrix, MATRIX)
+    np.testing.assert_array_equal(back, MATRIX)
+
+
+@pytest.mark.parametrize("make", [sparse.csr_array, sparse.csr_matrix, sparse.csc_array, sparse.coo_matrix])
+def test_a_sparse_matrix_comes_back_as_the_same_kind_of_sparse_matrix(make):
+    _, matrix, back = round_trip(make(MATRIX))
+    np.testing.assert_array_equal(matrix, MATRIX)
+    assert type(back) is make
+    np.testing.assert_array_equal(back.toarray(), MATRIX)
+
+
+def test_the_columns_of_a_pandas_frame_name_the_labels_and_its_index_follows_X():
+    form, matrix = targets.encode(pd.DataFrame(MATRIX, columns=["a", "b", "c"]))
+    X = pd.DataFrame({"x": [0.0, 1.0, 2.0]}, index=[7, 8, 9])
+    back = form.decode(matrix, X)
+    pd.testing.assert_frame_equal(
+        back, pd.DataFrame(MATRIX, columns=["a", "b", "c"], index=[7, 8, 9]), check_dtype=False
+    )
+
+
+def test_a_polars_frame_comes_back_as_a_polars_frame():
+    frame = pl.DataFrame(MATRIX, schema=["a", "b", "c"], orient="row")
+    form, matrix, back = round_trip(frame)
+    np.testing.assert_array_equal(matrix, MATRIX)
+    assert form.classes.tolist() == ["a", "b", "c"]
+    assert back.equals(frame)
+
+
+@pytest.mark.parametrize("container", [set, frozenset, tuple, list])
+def test_label_sets_come_back_in_their_own_container(container):
+    y = [container(names) for names in (["a", "c"], ["b"], ["a", "b"], [])]
+    form, matrix, back = round_trip(y)
+    np.testing.assert_array_equal(matrix, np.vstack([MATRIX, [0, 0, 0]]))
+    assert form.classes.tolist() == ["a", "b", "c"]
+    assert back == y
+
+
+def test_sets_of_integers_are_label_sets_even_where_they_look_like_rows():
+    form, matrix, back = round_trip([{10, 30}, {20}, {10, 20}])
+    np.testing.assert_array_equal(matrix, MATRIX)
+    assert form.classes.tolist() == [10, 20, 30]
+    assert back == [{10, 30}, {20}, {10, 20}]
+
+
+def test_label_sets_of_one_string_each_are_still_label_sets():
+    form, matrix, back = round_trip([["b"], ["a"], ["b"]])
+    np.testing.assert_array_equal(matrix, [[0, 1], [1, 0], [0, 1]])
+    assert back == [["b"], ["a"], ["b"]]
+    assert not form.is_one_class_per_row
+
+
+def test_a_series_of_label_sets_is_taken_as_label_sets():
+    np.testing.assert_array_equal(targets.encode(pd.Series([{"a", "c"}, {"b"}, {"a", "b"}]))[1], MATRIX)
+
+
+@pytest.mark.parametrize("y", [[2, 5, 9, 5], ["x", "y", "z", "y"], np.array(["x", "y", "z", "y"], object)])
+def test_three_classes_become_one_label_each(y):
+    form, matrix, back = round_trip(y)
+    np.testing.assert_array_equal(matrix, [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 0]])
+    np.testing.assert_array_equal(back, y)
+    assert form.is_one_class_per_row
+
+
+def test_two_classes_become_one_label_for_the_second():
+    _, matrix, back = round_trip(["no", "yes", "no"])
+    np.testing.assert_array_equal(matrix, [[0], [1], [0]])
+    assert back.tolist() == ["no", "yes", "no"]
+
+
+@pytest.mark.parametrize("y", [np.array([[1], [2], [3]]), pd.DataFrame({"only": [1, 2, 3]})])
+def test_a_column_is_taken_as_classes_with_a_warning(y):
+    with pytest.warns(DataConversionWarning, match="column-vector y"):
+        form, matrix = targets.encode(y)
+    np.testing.assert_array_equal(matrix, np.eye(3))
+    assert form.is_one_class_per_row
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.array([[0, 2], [1, 0]]), r"only 0 and 1 when it is a matrix; found .*2.* in row 0, column 1"),
+        (np.array([[0, np.nan], [1, 0]]), r"found .*nan.* in row 0, column 1"),
+        ([(1, 2), (3,)], "must hold strings; found .* Use sets for other labels"),
+        ([{"a"}, {1}], "of one type that can be sorted"),
+        ([set(), set()], "holds no label at all"),
+        ([3, 3, 3], "at least 2 classes; it holds only one class"),
+        ([0.5, 1.5, 0.25], "continuous"),
+        (np.zeros((2, 2, 2)), "one dimension, or two"),
+        (np.zeros((2, 0)), "one dimension, or two"),
+        (None, "requires y to be passed"),
+        ([1.0, np.nan, 2.0], "contains NaN"),
+    ],
+)
+def test_a_y_of_no_known_form_is_one_clear_error(y, message):
+    with pytest.raises(ValueError, match=message):
+        targets.encode(y)
+
+
+def test_a_label_unknown_to_training_is_an_error_or_marked():
+    form, _ = targets.encode([{"a"}, {"b"}])
+    with pytest.raises(ValueError, match="row 1 that was not seen in training; labels are 'a', 'b'"):
+        form.indicator([{"a"}, {"c"}])
+    matrix, unknown = form.partial_indicator([{"a"}, {"b", "c"}])
+    assert unknown.tolist() == [False, True]
+    np.testing.assert_array_equal(matrix, [[1, 0], [0, 1]])
+
+
+def test_a_matrix_with_another_number_of_columns_is_an_error():
+    form, _ = targets.encode(MATRIX)
+    with pytest.raises(ValueError, match="must have 3 columns, as in training; got 2"):
+        form.indicator(MATRIX[:, :2])
+
+
+def test_decoding_and_encoding_leave_the_input_unchanged():
+    y = MATRIX.copy()
+    form, matrix = targets.encode(y)
+    matrix[:] = 0
+    form.decode(matrix)[:] = 5
+    np.testing.assert_array_equal(y, MATRIX)

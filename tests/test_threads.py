@@ -1,0 +1,227 @@
+"""Threads, processes and memory: the same numbers however many workers, and no more of them than asked for."""
+
+import os
+import subprocess
+import sys
+import threading
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from joblib import Parallel, delayed
+from joblib.externals.loky import get_reusable_executor
+from numba.core.dispatcher import Dispatcher
+
+import mlrh
+from mlrh import MLRHClassifier, ranking, scaled, tilted
+from mlrh.blocks import effective_threads, map_blocks
+from mlrh.label_space import CardinalitySpace, ObservedSpace
+
+RNG = np.random.default_rng(0)
+SIZE_BIAS = RNG.normal(size=13)
+SCORES = RNG.normal(scale=3, size=(40_000, 12))  # ten blocks of 12 labels, sizes up to 3
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+ANSWERS = ["log_partition", "marginals", "cardinality_pmf", "mode"]
+
+
+def space(n_jobs):
+    return CardinalitySpace(12, 1, 3, SIZE_BIAS, n_jobs=n_jobs)
+
+
+@pytest.mark.parametrize("n_jobs", [2, 3])
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_answers_are_bitwise_those_of_one_thread(answer, n_jobs):
+    expected = getattr(space(1).distribution(SCORES), answer)()
+    np.testing.assert_array_equal(getattr(space(n_jobs).distribution(SCORES), answer)(), expected)
+
+
+@pytest.mark.parametrize("n_jobs", [2, 3])
+def test_sums_over_rows_are_bitwise_those_of_one_thread(n_jobs):
+    weights = RNG.random(len(SCORES))
+    expected = space(1).expectations(SCORES, weights)[2]
+    np.testing.assert_array_equal(space(n_jobs).expectations(SCORES, weights)[2], expected)
+
+
+@pytest.mark.parametrize("n_jobs", [2, 3])
+def test_curvature_is_bitwise_that_of_one_thread(n_jobs):
+    inputs = (SCORES, SCORES[::-1].copy(), np.array([1.0, -1.0, 0.5]), np.ones(len(SCORES)))
+    expected = space(1).curvature(*inputs)
+    for result, serial in zip(space(n_jobs).curvature(*inputs), expected, strict=True):
+        np.testing.assert_array_equal(result, serial)
+
+
+@pytest.mark.parametrize("n_jobs", [2, 3])
+def test_a_fit_is_bitwise_that_of_one_thread(n_jobs):
+    X = RNG.normal(size=(30_000, 3))
+    Y = (X @ RNG.normal(size=(3, 12)) + RNG.normal(size=(30_000, 12)) > 1).astype(int)
+    coefs = [MLRHClassifier(n_jobs=jobs, tol=1e-3).fit(X, Y).coef_ for jobs in (1, n_jobs)]
+    np.testing.assert_array_equal(coefs[1], coefs[0])
+
+
+@pytest.mark.parametrize("label_space", [space(2), ObservedSpace(np.eye(12))], ids=["cardinality", "observed"])
+def test_four_threads_at_once_get_what_one_after_the_other_gets(label_space):
+    parts = np.array_split(SCORES, 4)
+    serial = [label_space.distribution(part).marginals() for part in parts]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda part: label_space.distribution(part).marginals(), parts))
+    np.testing.assert_array_equal(np.vstack(together), np.vstack(serial))
+
+
+def test_no_n_jobs_means_every_usable_core():
+    assert effective_threads(None) == CORES
+
+
+def test_n_jobs_of_minus_one_means_every_usable_core():
+    assert effective_threads(-1) == CORES
+
+
+def test_negative_n_jobs_count_from_the_last_core_down_to_one():
+    assert [effective_threads(-n) for n in range(1, CORES + 3)] == [*range(CORES, 0, -1), 1, 1]
+
+
+def test_positive_n_jobs_are_taken_as_they_are():
+    assert [effective_threads(n) for n in (1, 2, 17)] == [1, 2, 17]
+
+
+def test_n_jobs_of_zero_is_an_error():
+    with pytest.raises(ValueError, match="n_jobs must not be 0"):
+        effective_threads(0)
+
+
+def test_three_jobs_work_in_three_threads():
+    together = threading.Barrier(3, timeout=10)
+
+    def work(rows):
+        together.wait()
+        return threading.get_ident()
+
+    assert len(set(map_blocks(work, 3, rows_per_block=1, n_jobs=3))) == 3
+
+
+def test_one_job_starts_no_thread():
+    assert threads_started_by(lambda: space(1).distribution(SCORES).marginals()) == 0
+
+
+def test_three_jobs_start_no_more_than_three_threads():
+    assert 1 <= threads_started_by(lambda: space(3).distribution(SCORES).marginals()) <= 3
+
+
+@pytest.fixture(scope="module", params=["loky", "threading"])
+def worker_reports(request):
+    """What two joblib workers say of the threads they may use and of those they started."""
+    try:
+        return Parallel(n_jobs=2, backend=request.param)(delayed(report_of_a_worker)() for _ in range(2))
+    finally:
+        get_reusable_executor().shutdown(wait=True)
+
+
+def test_inside_a_joblib_worker_one_thread_is_used_whatever_n_jobs(worker_reports):
+    assert [used for used, _ in worker_reports] == [[1, 1, 1, 1]] * 2
+
+
+def test_inside_a_joblib_worker_no_thread_is_started(worker_reports):
+    assert [started for _, started in worker_reports] == [0, 0]
+
+
+def report_of_a_worker():
+    used = [effective_threads(n_jobs) for n_jobs in (None, -1, 1, 4)]
+    return used, threads_started_by(lambda: space(None).distribution(SCORES).marginals())
+
+
+def threads_started_by(call):
+    """Number of threads of map_blocks that the call starts: their pool is counted, not those of others."""
+    pools = []
+
+    class CountedPool(ThreadPoolExecutor):
+        def __init__(self, max_workers):
+            super().__init__(max_workers)
+            pools.append(self)
+
+    with mock.patch("mlrh.blocks.ThreadPoolExecutor", CountedPool):
+        call()
+    return sum(len(pool._threads) for pool in pools)
+
+
+FORK_AFTER_FIT = """
+import os, sys
+import numpy as np
+from mlrh import MLRHClassifier
+rng = np.random.default_rng(0)
+X = rng.normal(size=(8_000, 4))
+Y = np.tile(X + rng.normal(size=X.shape) > 0.5, 3).astype(int)
+clf = MLRHClassifier(n_jobs=2, tol=1e-3, label_space=sys.argv[1]).fit(X, Y)
+expected = clf.predict(X)
+child = os.fork()
+if child == 0:
+    os._exit(0 if np.array_equal(clf.predict(X), expected) else 3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("label_space", ["cardinality", "observed"])
+def test_a_child_forked_after_a_fit_predicts_the_same_and_does_not_hang(label_space):
+    assert run_script(FORK_AFTER_FIT, label_space).strip() == "0"
+
+
+CACHE_REPORT = """
+from mlrh import tilted
+from mlrh.label_space import CardinalitySpace
+CardinalitySpace(3, 1, 2).distribution([[0.1, 0.2, 0.3]]).marginals()
+stats = tilted.expectations.stats
+print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+"""
+
+
+@pytest.mark.parametrize("module", [ranking, scaled, tilted])
+def test_every_compiled_function_is_kept_in_the_cache(module):
+    compiled = [value for value in vars(module).values() if isinstance(value, Dispatcher)]
+    assert [function.stats.cache_path is not None for function in compiled] == [True] * len(compiled) != []
+
+
+def test_a_second_process_takes_the_compiled_kernels_from_the_cache(tmp_path):
+    first, second = (run_script(CACHE_REPORT, NUMBA_CACHE_DIR=str(tmp_path)).split() for _ in range(2))
+    assert (first, second) == (["0", "1"], ["1", "0"])
+
+
+def run_script(script, *arguments, **environment):
+    """What the script prints, run by another interpreter that finds the same package."""
+    found = os.pathsep.join([str(Path(mlrh.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-W", "error", "-c", script, *arguments]
+    environment = {**os.environ, "PYTHONPATH": found, **environment}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+@pytest.mark.parametrize("max_labels", [3, 20])
+@pytest.mark.parametrize("answer", ["log_partition", "marginals", "cardinality_pmf", "mode"])
+def test_answers_about_many_rows_need_little_memory_beyond_their_result(answer, max_labels):
+    scores = np.random.default_rng(0).normal(size=(200_000, 20))
+    d = CardinalitySpace(20, 1, max_labels, n_jobs=2).distribution(scores)
+    result, peak = peak_memory(getattr(d, answer))
+    assert peak < result.nbytes + scores.nbytes / 4
+
+
+@pytest.mark.parametrize("answer", ["log_partition", "marginals", "cardinality_pmf", "mode"])
+def test_answers_of_the_observed_space_need_the_memory_of_a_block_of_rows(answer):
+    sets = np.unique(np.random.default_rng(0).random((500, 20)) < 0.3, axis=0)
+    d = ObservedSpace(sets).distribution(np.random.default_rng(0).normal(size=(20_000, 20)))
+    result, peak = peak_memory(getattr(d, answer))
+    whole_table = 20_000 * len(sets) * 8
+    assert peak < result.nbytes + whole_table / 2
+
+
+def test_checking_scores_copies_nothing():
+    scores = np.zeros((200_000, 20))
+    _, peak = peak_memory(lambda: CardinalitySpace(20, 1, 3).distribution(scores))
+    assert peak < scores.nbytes / 4
+
+
+def peak_memory(call):
+    """The call's result and the most bytes that it held at once."""
+    tracemalloc.start()
+    try:
+        return call(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
