@@ -355,10 +355,21 @@ def test_a_redundant_column_does_not_change_the_unpenalised_predictions():
 
 
 @BOTH
-def test_one_row_is_enough_to_predict_it(classifier):
+@pytest.mark.parametrize("label_space", ["cardinality", "observed"])
+def test_one_row_is_enough_to_predict_it(classifier, label_space):
     with pytest.warns(UserWarning, match="every training row"):
-        fitted = classifier().fit([[1.0, 2.0]], [[1, 0, 1]])
+        fitted = classifier(label_space=label_space).fit([[1.0, 2.0]], [[1, 0, 1]])
     assert fitted.predict([[1.0, 2.0]]).tolist() == [[1, 0, 1]]
+
+
+@BOTH
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm"])
+def test_rows_without_any_label_are_learned_as_such(classifier, solver):
+    X, _ = make_multilabel(30)
+    with pytest.warns(UserWarning, match="absent from every training row: label 0, 1, 2"):
+        fitted = classifier(solver=solver).fit(X, np.zeros((30, 3), int))
+    assert fitted.predict(X).sum() == 0
+    np.testing.assert_array_equal(fitted.predict_proba(X), 0.0)
 
 
 @BOTH
@@ -449,6 +460,15 @@ def test_fitted_attributes_have_their_names_and_shapes():
     assert observed.dual_coef_.shape == (4, 200)
     assert observed.history_[-1] == observed.objective_
     assert len(observed.history_) == observed.n_iter_ + 1
+
+
+def test_a_refit_leaves_no_attribute_of_the_fit_before():
+    X, Y = make_multilabel()
+    fitted = MLRHClassifier(label_space="observed").fit(X, Y).set_params(label_space="cardinality").fit(X, Y)
+    assert not hasattr(fitted, "sets_")
+    assert not hasattr(fitted, "set_bias_")
+    fitted.set_params(label_space="observed").fit(X, Y)
+    assert not hasattr(fitted, "size_bias_")
 
 
 def test_observed_sets_are_listed_from_small_to_large_and_low_to_high():

@@ -189,7 +189,9 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         return report
 
     def _keep_biases(self, space, bias, dtype):
-        """Store the space with its learned biases and their fitted attributes."""
+        """Store the space with its learned biases and their fitted attributes, in place of an earlier fit's."""
+        for name in ("size_bias_", "sets_", "set_bias_"):
+            vars(self).pop(name, None)
         self.label_space_ = space.with_bias(bias) if len(bias) else space
         if self.label_space == "observed":
             self.sets_, self.set_bias_ = self.label_space_.sets, self.label_space_.set_bias.astype(dtype)

@@ -56,8 +56,8 @@ class Objective:
 
     @property
     def scale(self):
-        """The loss of the uniform distribution: what makes a decrease of the objective large or small."""
-        return self.design.total_weight * self.space.log_count()
+        """The loss of the uniform distribution over the sets, or over two: what a decrease is held against."""
+        return self.design.total_weight * max(self.space.log_count(), np.log(2))
 
     @property
     def noise(self):

@@ -133,7 +133,7 @@ def _iterate(objective, start, solve, advance, *, tol, max_iter, report, stretch
         if report is not None:
             report(len(history) - 1, state.value, state.left * stretch / objective.scale)
     left = state.left * stretch
-    norm = float(np.sqrt(2 * left / objective.scale)) if objective.scale > 0 else 0.0
+    norm = float(np.sqrt(2 * left / objective.scale))
     return Solution(state.parameters, state.value, norm, len(history) - 1, bool(left <= limit), tuple(history))
 
 
