@@ -15,7 +15,9 @@ from sklearn.preprocessing import StandardScaler
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.data import load_digit_scenes
 
-REFERENCE, LINEAR, KERNEL, OBSERVED = "one-vs-rest LR", "MLRH linear", "MLRH kernel (RBF)", "MLRH kernel, observed sets"
+REFERENCE, FILLED = "one-vs-rest LR", "one-vs-rest LR, never empty"
+LINEAR, HAMMING = "MLRH linear", "MLRH linear, for Hamming"
+KERNEL, OBSERVED = "MLRH kernel (RBF)", "MLRH kernel, observed sets"
 
 # C and gamma have the best mean exact match (of equals, the smaller log-loss) in 4-fold cross validation, KFold(4,
 # shuffle=True, random_state=0), on load_digit_scenes(2000, part="train"); no test scene had a say. The grids: C in 0.1,
@@ -23,14 +25,16 @@ REFERENCE, LINEAR, KERNEL, OBSERVED = "one-vs-rest LR", "MLRH linear", "MLRH ker
 # kernel, with 64 gamma in 0.25, 0.5, 1; in 10, 30, 100 for observed sets, with 64 gamma in 0.5, 1, 1.5.
 CLASSIFIERS = {
     REFERENCE: OneVsRestClassifier(LogisticRegression(C=100, max_iter=5000)),
+    FILLED: OneVsRestClassifier(LogisticRegression(C=100, max_iter=5000)),
     LINEAR: MLRHClassifier(C=0.1, size_bias=True),
+    HAMMING: MLRHClassifier(C=0.1, size_bias=True, decision="hamming"),
     KERNEL: KernelMLRHClassifier(C=100, gamma=1 / 64, size_bias=True),
     OBSERVED: KernelMLRHClassifier(C=100, gamma=0.5 / 64, label_space="observed"),
 }
 
 LEGEND = """
-exact match   share of scenes whose set is found exactly; MLRH predicts the set most likely to be
-Hamming loss  share of wrong labels; decision="hamming" would serve it
+exact match   share of scenes whose set is found exactly; what MLRH predicts for by default
+Hamming loss  share of wrong labels; what one-vs-rest and decision="hamming" predict for
 empty         share of predictions without any label
 log-loss      mean of -log P(true set); inf where a test scene shows a set that training never did,
               which the observed label space takes to be impossible
@@ -42,7 +46,7 @@ def main(n_train=2000, n_test=1000, *, scene=7):
     test = load_digit_scenes(n_test, part="test")
     print(f"{n_train} scenes to fit, {n_test} to test, from different source images of the digits\n")
     compile_numerics(train)
-    print(f"{'':<26}  exact match  Hamming loss  empty  log-loss  fit seconds")
+    print(f"{'':<27}  exact match  Hamming loss  empty  log-loss  fit seconds")
     models = {name: fit_and_report(name, train, test) for name in CLASSIFIERS}
     print(LEGEND)
     # Scene 7 was picked by hand because its likely sets differ in size; by the table, about every second goes wrong.
@@ -60,11 +64,20 @@ def fit_and_report(name, train, test):
     start = time.perf_counter()
     model.fit(train.X, train.Y)
     seconds = time.perf_counter() - start
-    predicted = model.predict(test.X)
+    predicted = predict(name, model, test.X)
     exact_match, hamming = accuracy_score(test.Y, predicted), hamming_loss(test.Y, predicted)
     empty, log_loss = (predicted.sum(axis=1) == 0).mean(), -log_prob(model, test).mean()
-    print(f"{name:<26}  {exact_match:>11.3f}  {hamming:>12.3f}  {empty:>5.3f}  {log_loss:>8.3f}  {seconds:>11.2f}")
+    print(f"{name:<27}  {exact_match:>11.3f}  {hamming:>12.3f}  {empty:>5.3f}  {log_loss:>8.3f}  {seconds:>11.2f}")
     return model
+
+
+def predict(name, model, X):
+    """What the model predicts; FILLED takes the most probable label where one-vs-rest answers with none."""
+    predicted = model.predict(X)
+    if name == FILLED:
+        empty = ~predicted.any(axis=1)
+        predicted[empty, model.predict_proba(X)[empty].argmax(axis=1)] = 1
+    return predicted
 
 
 def log_prob(model, data):

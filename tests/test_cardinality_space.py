@@ -185,11 +185,3 @@ def test_with_bias_gives_the_space_with_that_size_bias(case):
 @many
 def test_log_count_is_the_logarithm_of_the_number_of_enumerated_sets(case):
     assert space_of(case).log_count() == pytest.approx(np.log(len(case.enumerate().sets)), abs=1e-12)
-
-
-@given(reference.cases())
-@many
-def test_contains_says_which_of_all_sets_are_enumerated(case):
-    every_set = reference.sets_of_sizes(len(case.scores), 0, len(case.scores))
-    inside = {tuple(row) for row in case.enumerate().sets.tolist()}
-    assert space_of(case).contains(every_set).tolist() == [tuple(row) in inside for row in every_set.tolist()]

@@ -16,7 +16,7 @@ CLASSIFIERS = [
     classifier(label_space=label_space)
     for classifier in (MLRHClassifier, KernelMLRHClassifier)
     for label_space in ("cardinality", "observed")
-] + [MLRHClassifier(size_bias=True), MLRHClassifier(solver="newton-cg"), MLRHClassifier(solver="mm")]
+] + [MLRHClassifier(size_bias=True), MLRHClassifier(solver="newton-cg"), MLRHClassifier(solver="mm", max_iter=5000)]
 
 
 def read_emotions(part):

@@ -8,6 +8,8 @@ import pandas as pd
 import polars as pl
 import pytest
 from scipy import sparse
+from scipy.optimize import brentq
+from scipy.special import expit
 from sklearn.base import clone
 from sklearn.datasets import load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -107,6 +109,28 @@ def test_gamma_scale_and_auto_are_those_of_svc():
     for gamma, value in (("scale", 1 / (6 * X.var())), ("auto", 1 / 6)):
         by_name, by_value = (KernelMLRHClassifier(gamma=g).fit(X, Y).decision_function(X) for g in (gamma, value))
         np.testing.assert_allclose(by_name, by_value, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (lambda A, B: A @ B.T * np.nan, "must return finite numbers of shape .*; got values that are not finite"),
+        (lambda A, B: A[:, :3], r"of shape \(200, 200\); got shape \(200, 3\)"),
+        (lambda A, B: A @ np.tri(6) @ B.T, "must be symmetric; entries differ by up to"),
+    ],
+)
+def test_a_kernel_function_that_is_none_is_one_clear_error(kernel, message):
+    X, Y = make_multilabel()
+    with pytest.raises(ValueError, match=message):
+        KernelMLRHClassifier(kernel=kernel).fit(X, Y)
+
+
+def test_a_precomputed_kernel_that_is_not_square_or_symmetric_is_an_error():
+    X, Y = make_multilabel()
+    with pytest.raises(ValueError, match=r"must be square in fit; got shape \(200, 6\)"):
+        KernelMLRHClassifier(kernel="precomputed").fit(X, Y)
+    with pytest.raises(ValueError, match="must be symmetric"):
+        KernelMLRHClassifier(kernel="precomputed").fit(X @ X.T + np.tri(200), Y)
 
 
 def test_an_indefinite_kernel_is_an_error_that_says_so():
@@ -242,15 +266,20 @@ def test_the_observed_space_learns_that_labels_attract_each_other():
         (
             {"min_labels": 1},
             [[1, 0], [0, 0], [1, 1]],
-            r"Row 1 of y has 0 labels, which min_labels=1 excludes; set min_labels=0",
+            r"Row 1 of y has 0 labels, which min_labels=1 excludes, as it does 1 of 3 rows; set min_labels=0",
         ),
         (
             {"max_labels": 1},
             [[1, 0], [0, 1], [1, 1]],
-            r"Row 2 of y has 2 labels, which max_labels=1 excludes; set max_labels=2",
+            r"Row 2 of y has 2 labels, which max_labels=1 excludes, as it does 1 of 3 rows; set max_labels=2",
         ),
         ({"max_labels": 3}, [[1, 0], [0, 1], [1, 1]], "max_labels=3, n_labels=2"),
-        ({"min_labels": 2, "max_labels": 1}, [[1, 1], [1, 1], [1, 1]], "excludes|min_labels <= max_labels"),
+        (
+            {"min_labels": 2, "max_labels": 1},
+            [[1, 1], [1, 1], [1, 1]],
+            "Row 0 of y has 2 labels, which max_labels=1 excludes",
+        ),
+        ({"min_labels": 2, "max_labels": 1}, [[1, 0], [1, 0], [0, 1]], "Row 0 of y has 1 labels, which min_labels=2"),
     ],
 )
 @pytest.mark.parametrize("label_space", ["cardinality", "observed"])
@@ -292,31 +321,70 @@ def test_a_label_always_present_is_named_and_predicted():
     assert fitted.predict_proba(X)[:, 4].min() > 1 - 1e-4
 
 
-@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm"])
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
+def test_the_intercept_of_an_absent_label_is_where_the_tiny_penalty_holds_it(solver):
+    """With all sizes labels are independent: N sigmoid(b) + 1e-10 N b = 0 for a label that no row has."""
+    X, Y = make_multilabel()
+    Y[:, 3] = 0
+    with pytest.warns(UserWarning, match="absent from every training row: label 3"):
+        fitted = MLRHClassifier(min_labels=0, max_labels=4, solver=solver, tol=1e-16).fit(X, Y)
+    expected = brentq(lambda b: expit(b) + 1e-10 * b, -30, -10)
+    assert fitted.intercept_[3] == pytest.approx(expected, abs=0.05)
+    np.testing.assert_allclose(fitted.coef_[3], 0.0, atol=1e-5)
+
+
+def test_rows_all_of_the_largest_size_keep_the_intercepts_finite():
+    X, Y = make_multilabel(min_labels=2, max_labels=2)
+    with pytest.warns(UserWarning, match="the only size of the training rows: 2, at the limit"):
+        fitted = MLRHClassifier(min_labels=1).fit(X, Y)
+    assert np.abs(fitted.intercept_).max() < 1e3
+    assert fitted.distribution(X).cardinality_pmf()[:, 2].min() > 0.98
+
+
+def test_labels_that_every_row_has_are_named():
+    with pytest.warns(UserWarning, match="present in every training row: label 0, 1"):
+        fitted = MLRHClassifier().fit(np.eye(3), np.ones((3, 2), int))
+    assert fitted.predict(np.eye(3)).tolist() == [[1, 1]] * 3
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
 def test_rows_all_of_the_smallest_size_keep_the_intercepts_finite(solver):
     X, y = load_iris(return_X_y=True)
-    with pytest.warns(UserWarning, match="the only size of the training rows: 1, at the limit"):
-        fitted = MLRHClassifier(min_labels=1, max_labels=3, solver=solver, tol=1e-5).fit(X, np.eye(3, dtype=int)[y])
+    with pytest.warns(UserWarning, match="the only size of the training rows: 1, at the limit") as caught:
+        fitted = MLRHClassifier(min_labels=1, max_labels=3, solver=solver).fit(X, np.eye(3, dtype=int)[y])
+    assert len(caught) == 1
     assert np.abs(fitted.intercept_).max() < 1e3
-    assert fitted.distribution(X).cardinality_pmf()[:, 1].min() > 0.9
+    assert fitted.distribution(X).cardinality_pmf()[:, 1].min() > 0.98
 
 
 def test_a_size_that_nobody_has_gets_a_finite_bias():
     X, Y = make_multilabel(max_labels=4)
     rows = np.isin(Y.sum(axis=1), [1, 3])
-    fitted = MLRHClassifier(size_bias=True).fit(X[rows], Y[rows])
+    with pytest.warns(UserWarning, match="a bias to learn for a size that no training row has: 2"):
+        fitted = MLRHClassifier(size_bias=True).fit(X[rows], Y[rows])
     assert np.isfinite(fitted.size_bias_).all()
     assert fitted.size_bias_[2] < -1
     assert fitted.distribution(X).cardinality_pmf()[:, 2].max() < 0.2
     assert fitted.size_bias_[1:4].sum() == pytest.approx(0, abs=1e-9)
 
 
-def test_one_size_for_all_gives_coefficients_and_intercepts_that_sum_to_zero():
+@BOTH
+@pytest.mark.parametrize("C", [1.0, np.inf])
+def test_one_size_for_all_gives_coefficients_and_intercepts_that_sum_to_zero(classifier, C):
     X, Y = make_multilabel(min_labels=2, max_labels=2)
-    for C in (1.0, np.inf):
-        fitted = MLRHClassifier(C=C).fit(X, Y)
-        np.testing.assert_allclose(fitted.coef_.sum(axis=0), 0.0, atol=1e-10)
-        assert fitted.intercept_.sum() == pytest.approx(0.0, abs=1e-10)
+    options = {"kernel": "linear"} if classifier is KernelMLRHClassifier else {}
+    fitted = classifier(C=C, **options).fit(X, Y)
+    weights = fitted.coef_ if classifier is MLRHClassifier else fitted.dual_coef_
+    np.testing.assert_allclose(weights.sum(axis=0), 0.0, atol=1e-9)
+    assert fitted.intercept_.sum() == pytest.approx(0.0, abs=1e-9)
+
+
+def test_size_biases_without_a_penalty_meet_the_same_conditions():
+    X, Y = make_multilabel()
+    bias = MLRHClassifier(size_bias=True, C=np.inf, tol=1e-14).fit(X, Y).size_bias_
+    assert np.abs(bias).max() > 1e-3
+    assert bias.sum() == pytest.approx(0.0, abs=1e-9)
+    assert bias @ np.arange(5) == pytest.approx(0.0, abs=1e-9)
 
 
 DEGENERATE = {
@@ -343,6 +411,56 @@ def test_degenerate_features_give_finite_coefficients_and_probabilities(classifi
     proba = fitted.predict_proba(X)
     assert ((proba >= 0) & (proba <= 1)).all()
     np.testing.assert_allclose(proba.sum(axis=1), fitted.distribution(X).cardinality_pmf() @ np.arange(5), atol=1e-9)
+
+
+RESCALED = {
+    "one column a million times as large": lambda X: X * [1, 1, 1, 1, 1, 1e7],
+    "columns of very different scale": lambda X: X * 10.0 ** np.arange(-6, 6, 2),
+    "far from the origin": lambda X: X + 1e8,
+    "a column of dates in seconds": lambda X: X * [1, 1, 1, 1, 1, 3e7] + [0, 0, 0, 0, 0, 1.7e9],
+}
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm"])
+@pytest.mark.parametrize("case", RESCALED)
+def test_the_unpenalised_fit_does_not_depend_on_the_scale_or_origin_of_columns(case, solver):
+    X, Y = make_multilabel()
+    plain = MLRHClassifier(C=np.inf).fit(X, Y)
+    rescaled = MLRHClassifier(C=np.inf, solver=solver, max_iter=5000).fit(RESCALED[case](X), Y)
+    assert rescaled.objective_ == pytest.approx(plain.objective_, rel=1e-6)
+    np.testing.assert_allclose(rescaled.predict_proba(RESCALED[case](X)), plain.predict_proba(X), atol=2e-3)
+
+
+@pytest.mark.parametrize("offset", [300.0, 2000.0])
+def test_float32_features_far_from_the_origin_are_fitted_as_float64_ones(offset):
+    X, Y = make_multilabel()
+    X = (X + offset).astype(np.float32)
+    single, double = MLRHClassifier().fit(X, Y), MLRHClassifier().fit(X.astype(np.float64), Y)
+    assert single.objective_ == pytest.approx(double.objective_, rel=1e-5)
+    np.testing.assert_allclose(single.coef_, double.coef_, atol=2e-3)
+
+
+def test_with_fewer_rows_than_features_a_huge_column_hides_no_other():
+    X, Y = make_multilabel(60, 100)
+    huge = np.column_stack([X + 1e6, 1e9 * X[:, :1]])
+    assert MLRHClassifier().fit(huge, Y).objective_ <= MLRHClassifier().fit(X, Y).objective_ * (1 + 1e-6)
+
+
+def test_features_too_large_to_be_squared_are_an_error():
+    X, Y = make_multilabel()
+    for huge in (X * 1e200, (X * 1e25).astype(np.float32)):
+        with pytest.raises(ValueError, match="too large to be squared; scale them"):
+            MLRHClassifier().fit(huge, Y)
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
+@pytest.mark.parametrize("load", [load_iris, load_wine])
+def test_the_tolerance_is_kept_where_data_are_nearly_separable(load, solver):
+    X, y = load(return_X_y=True)
+    X = StandardScaler().fit_transform(X)
+    found = MLRHClassifier(C=1e4, solver=solver).fit(X, y)
+    best = MLRHClassifier(C=1e4, solver="newton-cg", tol=1e-14).fit(X, y)
+    assert found.objective_ - best.objective_ <= 20 * found.tol * len(y) * np.log(3)
 
 
 def test_a_redundant_column_does_not_change_the_unpenalised_predictions():
@@ -408,7 +526,7 @@ def test_model_selection_refuses_label_sets_by_naming_the_remedy():
 
 
 @BOTH
-def test_clones_pickles_and_refits_are_the_same(classifier):
+def test_pickles_are_the_same_and_clones_unfitted(classifier):
     X, Y = make_multilabel()
     fitted = classifier(label_space="observed", C=0.3).fit(X, Y)
     again = pickle.loads(pickle.dumps(fitted))
@@ -434,10 +552,35 @@ def test_a_warm_start_takes_fewer_iterations_to_the_same_model(classifier, optio
     )
 
 
-def test_a_warm_start_with_other_features_starts_afresh():
+CHANGES = {
+    "features": lambda X, Y: ({}, X[:, :3], Y),
+    "labels": lambda X, Y: ({}, X, pd.DataFrame(Y, columns=list("wxyz"))),
+    "number of labels": lambda X, Y: ({"min_labels": 0}, X, Y[:, :3]),
+    "kernel": lambda X, Y: ({"kernel": "poly"}, X, Y),
+    "kernel to a matrix": lambda X, Y: ({"kernel": "precomputed"}, X @ X.T, Y),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_warm_start_with_others_than_before_starts_afresh(change):
     X, Y = make_multilabel()
-    warm = MLRHClassifier(warm_start=True).fit(X, Y).fit(X[:, :3], Y)
-    np.testing.assert_array_equal(warm.coef_, MLRHClassifier().fit(X[:, :3], Y).coef_)
+    options, X_new, Y_new = CHANGES[change](X, Y)
+    for classifier in (MLRHClassifier, KernelMLRHClassifier):
+        if "kernel" in options and classifier is MLRHClassifier:
+            continue
+        warm = classifier(warm_start=True).fit(X, Y).set_params(**options).fit(X_new, Y_new)
+        cold = classifier(**options).fit(X_new, Y_new)
+        assert warm.n_iter_ == cold.n_iter_
+        np.testing.assert_allclose(warm.predict_proba(X_new), cold.predict_proba(X_new), rtol=1e-9)
+
+
+@BOTH
+def test_a_warm_start_without_an_intercept_forgets_the_one_before(classifier):
+    X, Y = make_multilabel()
+    warm = classifier(warm_start=True).fit(X + 3, Y).set_params(fit_intercept=False, tol=1e-12).fit(X + 3, Y)
+    np.testing.assert_array_equal(warm.intercept_, 0.0)
+    cold = classifier(fit_intercept=False, tol=1e-12).fit(X + 3, Y)
+    np.testing.assert_allclose(warm.predict_proba(X), cold.predict_proba(X), atol=1e-4)
 
 
 def test_too_few_iterations_give_a_convergence_warning_that_says_what_to_do():
@@ -532,12 +675,44 @@ def test_a_y_of_another_length_is_an_error():
     X, Y = make_multilabel(30)
     with pytest.raises(ValueError, match="same number of rows; got 30 and 29"):
         MLRHClassifier().fit(X, Y[:-1])
+    for y in (Y, FORMS["sets"](Y), Y[:, 0]):
+        fitted = MLRHClassifier().fit(X, y)
+        with pytest.raises(ValueError, match="same number of rows; got 30 and 1"):
+            fitted.score(X, y[:1])
+        with pytest.raises(ValueError, match=r"sample_weight.shape == \(4,\), expected \(30,\)"):
+            fitted.score(X, y, sample_weight=np.ones(4))
 
 
-def test_fit_leaves_its_inputs_unchanged():
+def test_a_class_or_label_of_weight_zero_alone_is_absent():
+    X, Y = make_multilabel(90)
+    y, weights = np.arange(90) % 3, (np.arange(90) % 3 < 2).astype(float)
+    weighted, dropped = MLRHClassifier().fit(X, y, weights), MLRHClassifier().fit(X[y < 2], y[y < 2])
+    assert weighted.classes_.tolist() == [0, 1]
+    np.testing.assert_allclose(weighted.coef_, dropped.coef_, atol=1e-8)
+    sets = FORMS["sets"](Y)
+    sets[0], weights = sets[0] | {"only here"}, np.r_[0.0, np.ones(89)]
+    assert MLRHClassifier().fit(X, sets, weights).classes_.tolist() == list("abcd")
+    with pytest.raises(ValueError, match="at least 2 classes among the rows of positive weight"):
+        MLRHClassifier().fit(X, np.arange(90) % 2, (np.arange(90) % 2).astype(float))
+
+
+def test_a_decision_set_after_the_fit_is_checked():
+    X, Y = make_multilabel(30)
+    with pytest.raises(ValueError, match="decision must be one of"):
+        MLRHClassifier().fit(X, Y).set_params(decision="nope").predict(X)
+
+
+def test_a_tolerance_that_rounding_forbids_says_so():
+    X, Y = make_multilabel()
+    with pytest.warns(ConvergenceWarning, match="Rounding errors allow no further decrease; increase tol"):
+        MLRHClassifier(tol=0.0).fit(X, Y)
+
+
+@BOTH
+def test_fit_leaves_its_inputs_unchanged(classifier):
     X, Y = make_multilabel(50)
-    weights = np.linspace(0.0, 1.0, 50)
+    Y, weights = Y.astype(np.int8), np.linspace(0.1, 1.0, 50)
     before = X.copy(), Y.copy(), weights.copy()
-    MLRHClassifier(label_space="observed").fit(X, Y.astype(np.int8), sample_weight=weights).predict(X)
+    classifier(label_space="observed").fit(X, Y, sample_weight=weights).predict(X)
     for array, copy in zip((X, Y, weights), before, strict=True):
         np.testing.assert_array_equal(array, copy)

@@ -71,7 +71,7 @@ def test_a_set_listed_twice_is_an_error():
 
 @pytest.mark.parametrize("sets", [[1, 0, 1], np.empty((0, 3)), 1])
 def test_sets_that_are_not_a_matrix_with_rows_are_an_error(sets):
-    with pytest.raises(ValueError, match="sets must be a matrix"):
+    with pytest.raises(ValueError, match=r"sets must (be a matrix with a column per label|have a row for each)"):
         ObservedSpace(sets)
 
 
@@ -90,11 +90,23 @@ def test_a_y_of_other_numbers_than_0_and_1_is_an_error_that_names_row_and_column
 
 
 @both_spaces
-@pytest.mark.parametrize("shape", [(2, 2), (1, 3), (3,), (3, 3)])
+@pytest.mark.parametrize("shape", [(2, 2), (1, 3), (3, 3)])
 def test_a_y_of_another_shape_than_scores_is_an_error_that_states_both(space, shape):
     d = space.distribution(np.zeros((2, 3)))
     with pytest.raises(ValueError, match=r"Y must have shape \(2, 3\).*got \("):
         d.log_prob(np.zeros(shape))
+
+
+@both_spaces
+def test_a_y_of_one_dimension_is_an_error(space):
+    with pytest.raises(ValueError, match=r"Y must be a matrix with a column per label; got shape \(3,\)"):
+        space.distribution(np.zeros((1, 3))).log_prob([1, 0, 0])
+
+
+@both_spaces
+def test_scores_too_large_for_their_sums_are_an_error_that_names_the_place(space):
+    with pytest.raises(ValueError, match=r"at most 1e\+100 in magnitude; found -1e\+308 in row 0, column 1"):
+        space.distribution([[0.0, -1e308, 0.0]])
 
 
 @both_spaces

@@ -202,12 +202,6 @@ def test_with_bias_gives_the_space_with_those_set_biases():
     np.testing.assert_allclose(d.marginals()[0], expected, rtol=0, atol=1e-13)
 
 
-def test_contains_says_which_of_all_sets_are_listed():
-    every_set = reference.sets_of_sizes(5, 0, 5)
-    listed = SETS.tolist()
-    assert ObservedSpace(SETS).contains(every_set).tolist() == [row in listed for row in every_set.tolist()]
-
-
 def test_a_space_keeps_its_biases_when_the_array_they_came_from_changes():
     set_bias = SET_BIAS.copy()
     space = ObservedSpace(SETS, set_bias)

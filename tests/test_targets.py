@@ -109,10 +109,25 @@ def test_a_column_is_taken_as_classes_with_a_warning(y):
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (np.array([[0, 2], [1, 0]]), r"only 0 and 1 when it is a matrix; found .*2.* in row 0, column 1"),
+        (np.array([[0, 2], [1, 0]]), r"only 0 and 1, 1 where the row has the label; found 2 in row 0, column 1"),
         (np.array([[0, np.nan], [1, 0]]), r"found .*nan.* in row 0, column 1"),
-        ([(1, 2), (3,)], "must hold strings; found .* Use sets for other labels"),
-        ([{"a"}, {1}], "of one type that can be sorted"),
+        ([(1, 2), (3,)], "row 0 of y holds 1. For an indicator matrix, give rows of 0 and 1"),
+        ([{"a"}, {1}], "of one type that can be sorted; row 1 of y holds 1 beside labels of type str"),
+        ([{"a"}, {None}], "row 1 of y holds None"),
+        ([{1.0}, {float("nan")}], "row 1 of y holds nan"),
+        ([{"a"}, "abc", {"b"}], r"row 1 is 'abc'. Write a single label as \{label\}"),
+        ([["a", "b"], "ca"], "row 1 is 'ca'"),
+        ([{"a"}, None], "row 1 is None"),
+        ([{"a"}, {"b": 1}], "row 1 is {'b': 1}"),
+        (({"a"} for _ in range(3)), "must be a sequence, an array or a DataFrame; got a generator"),
+        ([], "at least 2 classes; it holds no row"),
+        (["x", "y", None], "must not have missing values; row 2 is None"),
+        (pd.Series([True, None, False], dtype="boolean"), "must not have missing values; row 1"),
+        (pd.DataFrame({"a": [1, None], "b": [0, 1]}, dtype="Int64"), "found <NA> in row 1, column 0"),
+        (np.array([["0", "1"], ["1", "0"]]), "found '0' in row 0, column 0"),
+        (pd.DataFrame([[0, 1, 1]], columns=["a", "b", "a"]), r"distinct names; got \['a', 'b', 'a'\]"),
+        (pd.DataFrame([[0, 1]], columns=pd.MultiIndex.from_tuples([("a", 1), ("a", 2)])), "single, distinct names"),
+        (np.ma.masked_array([[0, 1]], mask=[[True, False]]), "must not have masked entries"),
         ([set(), set()], "holds no label at all"),
         ([3, 3, 3], "at least 2 classes; it holds only one class"),
         ([0.5, 1.5, 0.25], "continuous"),
@@ -134,6 +149,64 @@ def test_a_label_unknown_to_training_is_an_error_or_marked():
     matrix, unknown = form.partial_indicator([{"a"}, {"b", "c"}])
     assert unknown.tolist() == [False, True]
     np.testing.assert_array_equal(matrix, [[1, 0], [0, 1]])
+
+
+def test_labels_may_be_tuples_inside_sets():
+    y = [{(1, 2)}, {(3, 4), (1, 2)}]
+    _, matrix, back = round_trip(y)
+    np.testing.assert_array_equal(matrix, [[1, 0], [1, 1]])
+    assert back == y
+
+
+@pytest.mark.parametrize("make", [pd.Series, lambda y: pl.Series([sorted(row) for row in y]), pd.Series.to_frame])
+def test_series_and_single_columns_of_label_sets_are_label_sets(make):
+    y = [{"a", "c"}, {"b"}, {"a", "b"}]
+    if make is pd.Series.to_frame:
+        with pytest.warns(DataConversionWarning):
+            matrix = targets.encode(pd.Series(y).to_frame())[1]
+    else:
+        matrix = targets.encode(make(y))[1]
+    np.testing.assert_array_equal(matrix, MATRIX)
+
+
+def test_the_columns_of_a_frame_are_matched_by_name():
+    frame = pd.DataFrame(MATRIX, columns=["a", "b", "c"])
+    form, matrix = targets.encode(frame)
+    np.testing.assert_array_equal(form.indicator(frame[["c", "a", "b"]]), matrix)
+    with pytest.raises(ValueError, match="columns it had in training: 'a', 'b', 'c'"):
+        form.indicator(frame.rename(columns={"a": "z"}))
+
+
+@pytest.mark.parametrize(
+    ("y", "other", "message"),
+    [
+        (MATRIX, [{"a"}, {"b"}], "an indicator matrix; got a list of label sets"),
+        (["x", "y", "z"], [{"x"}, {"y"}], "one class per row; got a list of label sets"),
+        (["x", "y", "z"], MATRIX, r"one class per row; got shape \(3, 3\)"),
+        (MATRIX, ["x", "y"], "a matrix with a column per label"),
+        ([{"a"}, {"b"}], ["a", "b"], "row 0 is 'a'"),
+    ],
+)
+def test_another_form_than_in_training_is_an_error(y, other, message):
+    with pytest.raises(ValueError, match=message):
+        targets.encode(y)[0].indicator(other)
+
+
+def test_a_frame_of_booleans_comes_back_as_one():
+    frame = pd.DataFrame(MATRIX.astype(bool), columns=["a", "b", "c"])
+    pd.testing.assert_frame_equal(round_trip(frame)[2], frame)
+
+
+def test_classes_and_labels_that_no_row_has_are_dropped():
+    form, matrix = targets.encode(["x", "y", "z", "x"])
+    kept, reduced = form.seen_in(matrix[[0, 1]])
+    assert kept.classes.tolist() == ["x", "y"]
+    np.testing.assert_array_equal(reduced, [[0], [1]])
+    form, matrix = targets.encode([{"a"}, {"b", "c"}])
+    assert form.seen_in(matrix[:1])[0].classes.tolist() == ["a"]
+    with pytest.raises(ValueError, match="at least 2 classes among the rows of positive weight"):
+        form, matrix = targets.encode(["x", "y"])
+        form.seen_in(matrix[:1])
 
 
 def test_a_matrix_with_another_number_of_columns_is_an_error():

@@ -11,19 +11,20 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from joblib import Parallel, delayed
+from joblib import Parallel, cpu_count, delayed
 from joblib.externals.loky import get_reusable_executor
 from numba.core.dispatcher import Dispatcher
 
 import mlrh
-from mlrh import MLRHClassifier, ranking, scaled, tilted
+from mlrh import KernelMLRHClassifier, MLRHClassifier, ranking, scaled, tilted
 from mlrh.blocks import effective_threads, map_blocks
+from mlrh.compiled import kernel
 from mlrh.label_space import CardinalitySpace, ObservedSpace
 
 RNG = np.random.default_rng(0)
 SIZE_BIAS = RNG.normal(size=13)
 SCORES = RNG.normal(scale=3, size=(40_000, 12))  # ten blocks of 12 labels, sizes up to 3
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+CORES = cpu_count()
 ANSWERS = ["log_partition", "marginals", "cardinality_pmf", "mode"]
 
 
@@ -68,6 +69,39 @@ def test_four_threads_at_once_get_what_one_after_the_other_gets(label_space):
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda part: label_space.distribution(part).marginals(), parts))
     np.testing.assert_array_equal(np.vstack(together), np.vstack(serial))
+
+
+@pytest.fixture(scope="module", params=["cardinality", "observed"])
+def fitted(request):
+    X = RNG.normal(size=(12_000, 4))
+    Y = np.tile(X + RNG.normal(size=X.shape) > 0.5, 3).astype(int)
+    return MLRHClassifier(label_space=request.param, tol=1e-3).fit(X, Y), X
+
+
+def test_a_classifier_predicts_the_same_from_four_threads_at_once(fitted):
+    clf, X = fitted
+    parts = np.array_split(X, 4)
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(clf.predict, parts))
+    np.testing.assert_array_equal(np.vstack(together), clf.predict(X))
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_a_classifier_predicts_the_same_in_joblib_workers(fitted, backend):
+    clf, X = fitted
+    try:
+        parts = Parallel(n_jobs=2, backend=backend)(delayed(clf.predict)(part) for part in np.array_split(X, 2))
+    finally:
+        get_reusable_executor().shutdown(wait=True)
+    np.testing.assert_array_equal(np.vstack(parts), clf.predict(X))
+
+
+def test_the_number_of_threads_can_be_changed_after_the_fit():
+    X = RNG.normal(size=(40_000, 2))
+    clf = MLRHClassifier(tol=1e-3, n_jobs=3).fit(X, np.tile(X > 0, 6).astype(int))
+    assert threads_started_by(lambda: clf.predict_proba(X)) > 0
+    clf.set_params(n_jobs=1)
+    assert threads_started_by(lambda: clf.predict_proba(X)) == 0
 
 
 def test_no_n_jobs_means_every_usable_core():
@@ -186,6 +220,12 @@ def test_a_second_process_takes_the_compiled_kernels_from_the_cache(tmp_path):
     assert (first, second) == (["0", "1"], ["1", "0"])
 
 
+def test_where_no_cache_can_be_written_kernels_are_compiled_without():
+    with mock.patch("mlrh.compiled.njit", side_effect=[RuntimeError("no locator available"), "compiled"]) as njit:
+        assert kernel(abs) == "compiled"
+    assert [call.kwargs.get("cache", False) for call in njit.call_args_list] == [True, False]
+
+
 def run_script(script, *arguments, **environment):
     """What the script prints, run by another interpreter that finds the same package."""
     found = os.pathsep.join([str(Path(mlrh.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
@@ -201,6 +241,35 @@ def test_answers_about_many_rows_need_little_memory_beyond_their_result(answer, 
     d = CardinalitySpace(20, 1, max_labels, n_jobs=2).distribution(scores)
     result, peak = peak_memory(getattr(d, answer))
     assert peak < result.nbytes + scores.nbytes / 4
+
+
+def test_log_probs_of_many_rows_need_little_memory_beyond_sets_and_result():
+    scores = np.random.default_rng(0).normal(size=(200_000, 20))
+    Y = np.eye(20, dtype=np.int8)[np.arange(200_000) % 20]
+    result, peak = peak_memory(lambda: CardinalitySpace(20, 1, 3).distribution(scores).log_prob(Y))
+    assert peak < result.nbytes + 3 * Y.nbytes
+
+
+def test_top_sets_of_many_rows_need_little_memory_beyond_their_result():
+    d = CardinalitySpace(20, 1, 3).distribution(np.random.default_rng(0).normal(size=(50_000, 20)))
+    (sets, log_probs), peak = peak_memory(lambda: d.top_sets(3))
+    assert peak < sets.nbytes + 4 * log_probs.nbytes + 4e6
+
+
+@pytest.mark.parametrize(("n_rows", "n_draws"), [(1, 300_000), (30_000, 10)])
+def test_samples_need_the_memory_of_a_block_of_draws_beyond_their_result(n_rows, n_draws):
+    d = CardinalitySpace(20, 1, 3).distribution(np.random.default_rng(0).normal(size=(n_rows, 20)))
+    sets, peak = peak_memory(lambda: d.sample(n_draws, random_state=0))
+    assert peak < sets.nbytes + 12e6  # the random numbers alone would take 50 MB
+
+
+def test_kernel_predictions_need_the_memory_of_a_block_of_rows():
+    X = RNG.normal(size=(400, 3))
+    clf = KernelMLRHClassifier(tol=1e-2).fit(X, (X > 0).astype(int))
+    many = RNG.normal(size=(100_000, 3))
+    proba, peak = peak_memory(lambda: clf.predict_proba(many))
+    assert peak < 120e6 < 100_000 * 400 * 8
+    np.testing.assert_allclose(proba[:50], clf.predict_proba(many[:50]), rtol=1e-9)
 
 
 @pytest.mark.parametrize("answer", ["log_partition", "marginals", "cardinality_pmf", "mode"])

@@ -6,6 +6,7 @@ A subclass says how X becomes features for the design, and how their coefficient
 import warnings
 from abc import abstractmethod
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
@@ -15,12 +16,16 @@ from sklearn.utils.validation import _check_sample_weight
 
 from mlrh import decisions, solvers, targets
 from mlrh.label_space import CardinalitySpace, ObservedSpace
+from mlrh.objective import Objective
 
 SOLVERS = {"mm": solvers.mm, "lbfgs": solvers.lbfgs, "newton-cg": solvers.newton_cg}
 
 
 class MLRHBase(ClassifierMixin, BaseEstimator):
     """Everything of the classifiers that does not depend on how scores come from X."""
+
+    intercept_: np.ndarray
+    label_space_: Any
 
     _parameter_constraints: dict = {
         "label_space": [StrOptions({"cardinality", "observed"})],
@@ -55,25 +60,27 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         -------
         self
         """
+        before = getattr(self, "_fitted_as", None)
         X = self._validate_X(X, reset=True)
         self._targets, Y = targets.encode(y)
-        if len(Y) != X.shape[0]:
-            raise ValueError(f"X and y must have the same number of rows; got {X.shape[0]} and {len(Y)}.")
+        _check_same_length(X, Y)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        self.classes_ = self._targets.classes
         support = np.flatnonzero(weights > 0)
-        X = X if len(support) == X.shape[0] else self._rows(X, support)
+        if len(support) < len(weights):
+            X, Y, weights = self._rows(X, support), Y[support], weights[support]
+            self._targets, Y = self._targets.seen_in(Y)
+        self.classes_ = self._targets.classes
         space = self._make_space(Y, support)
-        self._warn_where_undetermined(Y[support])
-        self._fit_rows(X, Y[support], weights[support], support, space)
+        self._warn_where_undetermined(Y)
+        self._fitted_as = (self.n_features_in_, self.classes_.tolist(), *self._form_of_scores(support))
+        self._fit_rows(X, Y, weights, space, warm=self.warm_start and before == self._fitted_as)
+        self.support_ = support
         return self
 
     def predict(self, X):
         """Label sets for the rows of X by the `decision`, in the form of the y of training."""
-        distribution = self.distribution(X)
-        by_class = self._targets.is_one_class_per_row
-        decide = decisions.exact_match if by_class else decisions.BY_NAME[self.decision]
-        return self._targets.decode(decide(distribution), X)
+        sets = self._decide(X)
+        return self._targets.decode(sets, X)
 
     def predict_proba(self, X):
         """Marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x) (n_samples, n_classes)."""
@@ -95,13 +102,15 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
     def distribution(self, X):
         """The distribution of the label set of each row of X, a LabelSetDistribution."""
         scores = self._scores(X)
-        return self.label_space_.distribution(scores)
+        return self.label_space_.with_jobs(self.n_jobs).distribution(scores)
 
     def score(self, X, y, sample_weight=None):
         """Share of rows whose predicted set is exactly right."""
+        predicted = self._decide(X)
         truth, unknown = self._targets.partial_indicator(y)
-        predicted, _ = self._targets.partial_indicator(self.predict(X))
-        return float(np.average((truth == predicted).all(axis=1) & ~unknown, weights=sample_weight))
+        _check_same_length(predicted, truth)
+        weights = _check_sample_weight(sample_weight, predicted, dtype=np.float64)
+        return float(np.average((truth == predicted).all(axis=1) & ~unknown, weights=weights))
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -110,6 +119,15 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         tags.input_tags.sparse = True
         return tags
 
+    def _decide(self, X):
+        """Predicted sets as an indicator matrix; one class per row is always the most probable one."""
+        distribution = self.distribution(X)
+        if self._targets.is_one_class_per_row:
+            return decisions.exact_match(distribution)
+        if self.decision not in decisions.BY_NAME:
+            raise ValueError(f"decision must be one of {sorted(decisions.BY_NAME)}; got {self.decision!r}.")
+        return decisions.BY_NAME[self.decision](distribution)
+
     @abstractmethod
     def _validate_X(self, X, *, reset): ...
 
@@ -117,28 +135,31 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
     def _rows(self, X, support): ...
 
     @abstractmethod
-    def _fit_rows(self, X, Y, weights, support, space): ...
+    def _fit_rows(self, X, Y, weights, space, *, warm): ...
+
+    @abstractmethod
+    def _form_of_scores(self, support):
+        """What must not have changed for a warm start, besides features and labels."""
 
     @abstractmethod
     def _scores(self, X): ...
 
     def _make_space(self, Y, support):
-        """The label space of the rows in support; an error names the first row that it would exclude."""
-        n_labels, counts = Y.shape[1], np.count_nonzero(Y, axis=1)
-        smallest, largest = int(counts[support].min()), int(counts[support].max())
+        """The label space of Y; an error names the first row that given sizes exclude, by its place in support."""
+        counts = np.count_nonzero(Y, axis=1)
         if self._targets.is_one_class_per_row:
-            smallest, largest = (0, 1) if n_labels == 1 else (1, 1)
+            smallest, largest = (0, 1) if Y.shape[1] == 1 else (1, 1)
         else:
-            smallest = smallest if self.min_labels == "auto" else self.min_labels
-            largest = largest if self.max_labels == "auto" else self.max_labels
-        _check_sizes(counts, support, smallest, largest)
+            smallest = int(counts.min()) if self.min_labels == "auto" else self.min_labels
+            largest = int(counts.max()) if self.max_labels == "auto" else self.max_labels
+            _check_sizes(counts, support, smallest, largest)
+        space = CardinalitySpace(Y.shape[1], smallest, largest, n_jobs=self.n_jobs)
         self.min_labels_, self.max_labels_ = smallest, largest
-        space = CardinalitySpace(n_labels, smallest, largest, n_jobs=self.n_jobs)
-        return ObservedSpace(_canonical_sets(Y[support])) if self.label_space == "observed" else space
+        return ObservedSpace(_canonical_sets(Y)) if self.label_space == "observed" else space
 
     def _warn_where_undetermined(self, Y):
         """Say once what the rows leave without a finite optimum; the objective's rules keep it finite."""
-        if self._targets.is_one_class_per_row or self.min_labels_ == self.max_labels_ == Y.shape[1]:
+        if self._targets.is_one_class_per_row:
             return
         problems = []
         for value, state in ((0, "absent from"), (1, "present in")):
@@ -150,13 +171,28 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         sizes = np.unique(np.count_nonzero(Y, axis=1))
         if len(sizes) == 1 and self.min_labels_ < self.max_labels_ and sizes[0] in (self.min_labels_, self.max_labels_):
             problems.append(f"the only size of the training rows: {sizes[0]}, at the limit of the admissible sizes")
+        absent = np.setdiff1d(np.arange(self.min_labels_, self.max_labels_ + 1), sizes)
+        if self.size_bias and self.label_space == "cardinality" and len(absent):
+            problems.append(f"a bias to learn for a size that no training row has: {', '.join(map(str, absent))}")
         if problems:
             warnings.warn(
-                f"The training rows don't determine every intercept ({'; '.join(problems)}); a tiny penalty keeps them "
-                "finite. Drop such labels, or take the sizes from training.",
+                f"The training rows don't determine the model in full ({'; '.join(problems)}); a tiny penalty keeps it "
+                "finite, and what they don't show is hardly ever predicted. Add rows that show it, or leave it out.",
                 UserWarning,
                 stacklevel=4,
             )
+
+    def _solve(self, design, space, Y, start):
+        """Coefficients of the design's features and mean scores, from a start of both or None; keeps the biases."""
+        objective = Objective(design, space, Y, alpha=1.0 / self.C, learn_bias=self._learns_bias)
+        begin = objective.start()
+        if start is not None:
+            coef, mean_score = start
+            bias = self.label_space_.bias if space.has_sets_of(self.label_space_) else np.zeros(space.n_biases)
+            begin = objective.start_from(coef, mean_score, bias)
+        coef, mean_score, bias = objective.split(self._minimise(objective, begin))
+        self._keep_biases(space, bias, design.X.dtype)
+        return coef, mean_score
 
     def _minimise(self, objective, start):
         """Run the solver and keep what it says of itself; returns the canonical parameters."""
@@ -171,12 +207,11 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         )
         self.n_iter_, self.objective_, self.history_ = solution.n_iter, solution.value, np.array(solution.history)
         if not solution.converged:
-            warnings.warn(
-                f"solver {name!r} stopped after {solution.n_iter} iterations before reaching tol={self.tol:g}. "
-                "Increase max_iter, scale the features (for example with StandardScaler), or lower C.",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
+            remedy = "Increase max_iter, scale the features (for example with StandardScaler), or lower C."
+            if solution.n_iter < self.max_iter:
+                remedy = "Rounding errors allow no further decrease; increase tol."
+            stop = f"solver {name!r} stopped after {solution.n_iter} iterations before reaching tol={self.tol:g}."
+            warnings.warn(f"{stop} {remedy}", ConvergenceWarning, stacklevel=6)
         return objective.canonical(solution.parameters)
 
     def _report(self, name):
@@ -191,7 +226,8 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
     def _keep_biases(self, space, bias, dtype):
         """Store the space with its learned biases and their fitted attributes, in place of an earlier fit's."""
         for name in ("size_bias_", "sets_", "set_bias_"):
-            vars(self).pop(name, None)
+            if hasattr(self, name):
+                delattr(self, name)
         self.label_space_ = space.with_bias(bias) if len(bias) else space
         if self.label_space == "observed":
             self.sets_, self.set_bias_ = self.label_space_.sets, self.label_space_.set_bias.astype(dtype)
@@ -202,12 +238,6 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
     def _learns_bias(self):
         return self.label_space == "observed" or self.size_bias
 
-    def _warm_bias(self, space):
-        """The biases of the last fit where they fit this space, else zeros; none where they aren't learned."""
-        if not self._learns_bias:
-            return np.zeros(0)
-        return self.label_space_.bias if space.has_sets_of(self.label_space_) else np.zeros(space.n_biases)
-
 
 def _canonical_sets(Y):
     """The distinct rows of Y, smaller sets first, then those with lower labels: the order in which ties are broken."""
@@ -215,15 +245,22 @@ def _canonical_sets(Y):
     return distinct[np.argsort(distinct.sum(axis=1, dtype=np.int64), kind="stable")]
 
 
+def _check_same_length(X, Y):
+    n_rows, n_targets = X.shape[0], Y.shape[0]
+    if n_rows != n_targets:
+        raise ValueError(f"X and y must have the same number of rows; got {n_rows} and {n_targets}.")
+
+
 def _check_sizes(counts, support, smallest, largest):
-    for wrong, name, limit in (
-        (counts < smallest, "min_labels", smallest),
-        (counts > largest, "max_labels", largest),
+    for excluded, name, limit, needed in (
+        (np.flatnonzero(counts < smallest), "min_labels", smallest, counts.min()),
+        (np.flatnonzero(counts > largest), "max_labels", largest, counts.max()),
     ):
-        excluded = support[wrong[support]]
         if len(excluded):
-            row = excluded[0]
+            first = excluded[0]
             raise ValueError(
-                f"Row {row} of y has {counts[row]} labels, which {name}={limit} excludes; set {name}={counts[row]} or "
-                f"{name}='auto', or drop the row ({len(excluded)} such rows)."
+                f"Row {support[first]} of y has {counts[first]} labels, which {name}={limit} excludes, as it does "
+                f"{len(excluded)} of {len(counts)} rows; set {name}={needed} or {name}='auto', or drop these rows."
             )
+    if smallest > largest:
+        raise ValueError(f"min_labels must not exceed max_labels; got {smallest} and {largest}.")

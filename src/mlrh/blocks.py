@@ -1,8 +1,8 @@
 """Rows spread over Python threads in blocks; knows nothing of what is done to them."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
+from joblib import cpu_count
 from joblib.parallel import get_active_backend
 
 
@@ -29,7 +29,6 @@ def effective_threads(n_jobs=None):
         raise ValueError("n_jobs must not be 0; use None for all cores, or the number of threads.")
     if (getattr(get_active_backend()[0], "nesting_level", 0) or 0) > 0:
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if n_jobs is None:
-        return cores
-    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+        return cpu_count()
+    return n_jobs if n_jobs > 0 else max(1, cpu_count() + 1 + n_jobs)

@@ -1,6 +1,7 @@
 """The two classifiers: how X becomes features for the design, and how their coefficients give scores."""
 
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -9,8 +10,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mlrh.base import MLRHBase
-from mlrh.design import MAX_FACTORED, Design, gram_features
-from mlrh.objective import Objective
+from mlrh.blocks import map_blocks
+from mlrh.design import MAX_FACTORED, Design, RowSpace, gram_features
 
 
 class MLRHClassifier(MLRHBase):
@@ -20,6 +21,10 @@ class MLRHClassifier(MLRHBase):
     min_labels to max_labels labels, or the sets seen in training. With one class per row it is softmax regression (two
     classes: binary logistic regression); with min_labels=0 and max_labels=n_labels it is one binary logistic regression
     per label.
+
+    y may be an indicator matrix (array, nested list of 0 and 1, sparse matrix, or a pandas or polars DataFrame whose
+    columns name the labels), a list of label sets (sets of any labels, or tuples or lists of strings), or one class per
+    row. predict answers in the same form: an array for nested lists and Series, else the container that was given.
 
     Parameters
     ----------
@@ -39,7 +44,7 @@ class MLRHClassifier(MLRHBase):
         Share of the L1 penalty, as in LogisticRegression; these solvers minimise smooth objectives, so it must be 0.
     fit_intercept : bool, default=True
     solver : {"auto", "lbfgs", "newton-cg", "mm"}, default="auto"
-        "auto" is "lbfgs". "mm" is the paper's majorisation-minimisation. All reach the same optimum.
+        "auto" is "lbfgs". "mm" is the paper's majorisation-minimisation. All reach the same optimum, mm slowly.
     mm_step : {"safe", "paper"}, default="safe"
         Step of "mm": the bound that holds for all labels jointly, or the paper's, twice as long, which is allowed where
         it can't increase the objective (cardinality space without size_bias).
@@ -50,9 +55,9 @@ class MLRHClassifier(MLRHBase):
         Start from the last fit, if it has the same features and labels.
     decision : {"exact_match", "hamming"}, default="exact_match"
         What predict maximises: the probability that the whole set is right (never empty or oversized, unless the label
-        space allows it), or the expected number of right labels (may be empty).
+        space allows it), or the expected number of right labels (may be empty or larger than max_labels).
     n_jobs : int, default=None
-        Threads over rows. None: all usable cores, 1 inside a joblib worker.
+        Threads over rows in the cardinality space. None: all usable cores, 1 inside a joblib worker.
     verbose : int, default=0
         1 prints a line per iteration.
 
@@ -67,7 +72,9 @@ class MLRHClassifier(MLRHBase):
         Cardinality space only; zeros unless learned.
     sets_, set_bias_ : arrays of shape (n_sets, n_labels) and (n_sets,)
         Observed space only.
-    label_space_ : CardinalitySpace or ObservedSpace
+    label_space_ : mlrh.label_space.CardinalitySpace or ObservedSpace
+    support_ : array
+        Indices of the training rows of positive weight.
     n_iter_ : int
     objective_ : float
         Final value, in units of the loss.
@@ -85,6 +92,8 @@ class MLRHClassifier(MLRHBase):
     >>> [sorted(labels) for labels in clf.predict([[0.1, 0.9], [1.1, 0.1]])]
     [['calm', 'sad'], ['happy']]
     """
+
+    coef_: np.ndarray
 
     def __init__(
         self,
@@ -127,6 +136,8 @@ class MLRHClassifier(MLRHBase):
         feature_names overrides the names of the training columns, for example with those a pipeline's vectorizer gives.
         """
         check_is_fitted(self)
+        if not isinstance(n, Integral) or n < 1:
+            raise ValueError(f"n must be a positive integer; got {n!r}.")
         if feature_names is None:
             feature_names = getattr(self, "feature_names_in_", [f"x{d}" for d in range(self.n_features_in_)])
         if len(feature_names) != self.n_features_in_:
@@ -144,34 +155,23 @@ class MLRHClassifier(MLRHBase):
     def _rows(self, X, support):
         return X[support]
 
-    def _fit_rows(self, X, Y, weights, support, space):
-        # With fewer rows than features the solution lies in the span of the rows: optimise there, in as many
-        # coordinates as there are rows.
-        in_row_space = len(weights) < X.shape[1] and len(weights) <= MAX_FACTORED
-        back = None
-        features = X
-        if in_row_space:
-            features, back = gram_features(_inner_products(X))
-        design = Design(features, weights, fit_intercept=self.fit_intercept)
-        objective = Objective(design, space, Y, alpha=1.0 / self.C, learn_bias=self._learns_bias)
-        parameters = self._minimise(objective, self._start(objective, design, X, back))
-        coef, mean_score, bias = objective.split(parameters)
-        intercept = mean_score - design.mean @ coef
-        if in_row_space:
-            coef = X.T.astype(np.float64) @ (back @ coef)
-        self.coef_ = np.ascontiguousarray(coef.T).astype(X.dtype)
-        self.intercept_ = intercept.astype(X.dtype)
-        self._keep_biases(space, bias, X.dtype)
+    def _form_of_scores(self, support):
+        return ("linear",)
 
-    def _start(self, objective, design, X, back):
-        same = hasattr(self, "coef_") and self.coef_.shape == (objective.n_labels, X.shape[1])
-        if not (self.warm_start and same):
-            return objective.start()
-        coef = self.coef_.T.astype(np.float64)
-        if back is not None:
-            coef = back.T @ (X.astype(np.float64) @ coef)
-        intercept = self.intercept_ + design.mean @ coef
-        return np.concatenate([coef.ravel(), intercept, self._warm_bias(objective.space)])
+    def _fit_rows(self, X, Y, weights, space, *, warm):
+        design = Design(X, weights, fit_intercept=self.fit_intercept)
+        rows, inner = None, design
+        if design.n_samples < design.n_features and design.n_samples <= MAX_FACTORED:
+            rows = RowSpace(design)
+            inner = Design(rows.features, weights, fit_intercept=self.fit_intercept)
+        start = None
+        if warm:
+            coef = self.coef_.T.astype(np.float64)
+            start = (coef if rows is None else rows.reduce(coef)), self.intercept_ + design.mean @ coef
+        coef, mean_score = self._solve(inner, space, Y, start)
+        coef = coef if rows is None else rows.expand(coef)
+        self.coef_ = np.ascontiguousarray(coef.T).astype(X.dtype)
+        self.intercept_ = (mean_score - design.mean @ coef).astype(X.dtype)
 
     def _scores(self, X):
         check_is_fitted(self)
@@ -230,6 +230,8 @@ class KernelMLRHClassifier(MLRHBase):
         "degree": [Interval(Integral, 0, None, closed="left")],
         "coef0": [Interval(Real, None, None, closed="neither")],
     }
+    dual_coef_: np.ndarray
+    X_fit_: Any
 
     def __init__(
         self,
@@ -288,36 +290,37 @@ class KernelMLRHClassifier(MLRHBase):
     def _rows(self, X, support):
         return X[support][:, support] if self.kernel == "precomputed" else X[support]
 
-    def _fit_rows(self, X, Y, weights, support, space):
+    def _form_of_scores(self, support):
+        return self.kernel, support.tolist() if self.kernel == "precomputed" else None
+
+    def _fit_rows(self, X, Y, weights, space, *, warm):
+        scores_before = self._kernel_matrix(X, self.X_fit_) @ self.dual_coef_.T.astype(np.float64) if warm else None
         self._gamma = self._gamma_value(X, weights)
         gram = self._kernel_matrix(X, X)
+        _check_symmetric(gram)
         features, back = gram_features(0.5 * (gram + gram.T))
         design = Design(features, weights, fit_intercept=self.fit_intercept)
-        objective = Objective(design, space, Y, alpha=1.0 / self.C, learn_bias=self._learns_bias)
-        parameters = self._minimise(objective, self._start(objective, design, X, back))
-        coef, mean_score, bias = objective.split(parameters)
-        self.support_ = support
+        start = None
+        if scores_before is not None:
+            coef = back.T @ scores_before  # projects onto the features: back' features = I
+            start = coef, self.intercept_ + design.mean @ coef
+        coef, mean_score = self._solve(design, space, Y, start)
         self.X_fit_ = None if self.kernel == "precomputed" else X
         self.dual_coef_ = np.ascontiguousarray((back @ coef).T).astype(X.dtype)
         self.intercept_ = (mean_score - design.mean @ coef).astype(X.dtype)
-        self._keep_biases(space, bias, X.dtype)
-
-    def _start(self, objective, design, X, back):
-        if not (self.warm_start and hasattr(self, "dual_coef_") and len(self.dual_coef_) == objective.n_labels):
-            return objective.start()
-        if self.kernel == "precomputed" and self.dual_coef_.shape[1] != len(back):
-            return objective.start()
-        cross = self._kernel_matrix(X, self.X_fit_)
-        # The last fit's scores at these rows, projected onto the features: inner products with back undo the root.
-        coef = back.T @ (cross @ self.dual_coef_.T.astype(np.float64))
-        intercept = self.intercept_ + design.mean @ coef
-        return np.concatenate([coef.ravel(), intercept, self._warm_bias(objective.space)])
 
     def _scores(self, X):
         check_is_fitted(self)
         X = self._validate_X(X, reset=False)
-        gram = self._kernel_matrix(X[:, self.support_] if self.kernel == "precomputed" else X, self.X_fit_)
-        return (gram @ self.dual_coef_.T + self.intercept_).astype(X.dtype)
+        X = X[:, self.support_] if self.kernel == "precomputed" else X
+        scores = np.empty((X.shape[0], len(self.dual_coef_)), X.dtype)
+
+        def work(rows):
+            scores[rows] = self._kernel_matrix(X[rows], self.X_fit_) @ self.dual_coef_.T + self.intercept_
+
+        # Blocks bound the memory of the kernel matrix; the products inside have threads of their own.
+        map_blocks(work, X.shape[0], rows_per_block=max(1, 2**22 // self.dual_coef_.shape[1]), n_jobs=1)
+        return scores
 
     def _kernel_matrix(self, X, other):
         """Kernel values in float64: rounded to float32 the matrix would have negative eigenvalues."""
@@ -325,7 +328,7 @@ class KernelMLRHClassifier(MLRHBase):
             return np.asarray(X.toarray() if sparse.issparse(X) else X, np.float64)
         X, other = X.astype(np.float64, copy=False), other.astype(np.float64, copy=False)
         if callable(self.kernel):
-            return np.asarray(self.kernel(X, other), np.float64)
+            return _checked_kernel(np.asarray(self.kernel(X, other), np.float64), (X.shape[0], other.shape[0]))
         parameters = {"gamma": self._gamma, "degree": self.degree, "coef0": self.coef0}
         return pairwise_kernels(X, other, metric=self.kernel, filter_params=True, **parameters)
 
@@ -342,6 +345,17 @@ class KernelMLRHClassifier(MLRHBase):
         return 1.0 / (X.shape[1] * variance) if variance > 0 else 1.0
 
 
-def _inner_products(X):
-    products = X.astype(np.float64) @ X.T.astype(np.float64)
-    return products.toarray() if sparse.issparse(products) else products
+def _check_symmetric(gram):
+    difference, largest = np.abs(gram - gram.T).max(), np.abs(gram).max()
+    if difference > 1e-8 * largest:
+        raise ValueError(
+            f"The kernel matrix must be symmetric; entries differ by up to {difference:.3g} across the diagonal, where "
+            f"the largest entry is {largest:.3g}."
+        )
+
+
+def _checked_kernel(matrix, shape):
+    if matrix.shape != shape or not np.isfinite(matrix).all():
+        got = f"shape {matrix.shape}" if matrix.shape != shape else "values that are not finite"
+        raise ValueError(f"The kernel function must return finite numbers of shape {shape}; got {got}.")
+    return matrix

@@ -16,6 +16,9 @@ from sklearn.utils import check_random_state
 
 from mlrh import symmetric
 from mlrh.blocks import map_blocks
+from mlrh.indicator import as_indicator
+
+LARGEST_SCORE = 1e100
 
 
 class LabelSpace(Protocol):
@@ -27,8 +30,8 @@ class LabelSpace(Protocol):
 
     def distribution(self, scores): ...
     def with_bias(self, bias): ...
+    def with_jobs(self, n_jobs): ...
     def has_sets_of(self, other): ...
-    def contains(self, Y): ...
     def bias_counts(self, Y, weights): ...
     def absorbed_biases(self): ...
     def log_count(self): ...
@@ -76,7 +79,7 @@ class LabelSetDistribution:
 
     def log_prob(self, Y):
         """Log-probability of one set per row, Y (n_samples, n_labels) -> (n_samples,); -inf outside the space."""
-        return self.space.log_prob(self.scores, _indicator(Y, self.scores.shape))
+        return self.space.log_prob(self.scores, _sets_of_rows(Y, self.scores.shape))
 
     def top_sets(self, n):
         """The n most probable sets of each row, best first, and their log-probabilities.
@@ -148,15 +151,16 @@ class CardinalitySpace:
         size_bias[self.min_labels : self.max_labels + 1] = bias
         return CardinalitySpace(self.n_labels, self.min_labels, self.max_labels, size_bias, n_jobs=self.n_jobs)
 
+    def with_jobs(self, n_jobs):
+        """The same space, its rows over another number of threads."""
+        other = copy(self)
+        other.n_jobs = n_jobs
+        return other
+
     def has_sets_of(self, other):
         """Whether another space holds the same sets in the same order, so that biases can be carried over."""
         sizes = (self.n_labels, self.min_labels, self.max_labels)
         return type(other) is type(self) and sizes == (other.n_labels, other.min_labels, other.max_labels)
-
-    def contains(self, Y):
-        """Which rows of Y are sets of this space, (n_samples,) of bool."""
-        n_present = np.count_nonzero(Y, axis=1)
-        return (n_present >= self.min_labels) & (n_present <= self.max_labels)
 
     def bias_counts(self, Y, weights):
         """Total weight of the rows of each size, (n_biases,)."""
@@ -249,10 +253,9 @@ class ObservedSpace:
     """
 
     def __init__(self, sets, set_bias=None):
-        sets = sets.toarray() if sparse.issparse(sets) else np.asarray(sets)
-        if sets.ndim != 2 or len(sets) == 0:
-            raise ValueError(f"sets must be a matrix with a row for each possible set; got shape {sets.shape}.")
-        self.sets = _indicator(sets, sets.shape, name="sets")
+        self.sets = sets = as_indicator(sets, "sets")
+        if len(sets) == 0:
+            raise ValueError("sets must have a row for each possible set; got none.")
         self.set_bias = np.zeros(len(sets)) if set_bias is None else np.array(set_bias, np.float64)
         if self.set_bias.shape != (len(sets),) or not np.isfinite(self.set_bias).all():
             raise ValueError(
@@ -279,13 +282,13 @@ class ObservedSpace:
         other.bias = other.set_bias = np.array(bias, np.float64)
         return other
 
+    def with_jobs(self, n_jobs):
+        """The same space: the products inside have threads of their own."""
+        return self
+
     def has_sets_of(self, other):
         """Whether another space holds the same sets in the same order, so that biases can be carried over."""
         return type(other) is type(self) and np.array_equal(self.sets, other.sets)
-
-    def contains(self, Y):
-        """Which rows of Y are sets of this space, (n_samples,) of bool."""
-        return self._find(Y) >= 0
 
     def bias_counts(self, Y, weights):
         """Total weight of the rows that hold each set, (n_biases,)."""
@@ -354,8 +357,13 @@ class ObservedSpace:
         return self._rowwise(scores, lambda block: self._probabilities(block)[1] @ by_size, self.n_labels + 1)
 
     def mode(self, scores):
-        best = self._rowwise(scores, lambda block: np.argmax(self._log_weights(block)[0], axis=1))
-        return self.sets[best.astype(np.int64)]
+        best = np.empty(len(scores), np.int64)
+
+        def work(rows):
+            best[rows] = np.argmax(self._log_weights(scores[rows])[0], axis=1)
+
+        self._over_blocks(work, len(scores))
+        return self.sets[best]
 
     def log_prob(self, scores, Y):
         found = self._find(Y)
@@ -452,23 +460,20 @@ def _checked_scores(scores, n_labels):
         scores = scores.astype(np.float64, copy=False)
     if scores.ndim != 2 or scores.shape[1] != n_labels:
         raise ValueError(f"scores must have shape (n_samples, {n_labels}); got {scores.shape}.")
-    if not np.isfinite(scores).all():
-        row, column = np.argwhere(~np.isfinite(scores))[0]
-        raise ValueError(f"scores must be finite; found {scores[row, column]} in row {row}, column {column}.")
+    if not max(float(scores.max(initial=0.0)), -float(scores.min(initial=0.0))) <= LARGEST_SCORE:
+        row, column = np.argwhere(~(np.abs(scores.astype(np.float64)) <= LARGEST_SCORE))[0]
+        raise ValueError(
+            f"scores must be finite and at most {LARGEST_SCORE:g} in magnitude; found {scores[row, column]} in row "
+            f"{row}, column {column}."
+        )
     return np.ascontiguousarray(scores)
 
 
-def _indicator(Y, shape, name="Y"):
-    Y = Y.toarray() if sparse.issparse(Y) else np.asarray(Y)
+def _sets_of_rows(Y, shape):
+    Y = as_indicator(Y, "Y")
     if Y.shape != shape:
-        raise ValueError(f"{name} must have shape {shape}, one set per row; got {Y.shape}.")
-    if not ((Y == 0) | (Y == 1)).all():
-        row, column = np.argwhere(~((Y == 0) | (Y == 1)))[0]
-        raise ValueError(
-            f"{name} must contain only 0 and 1; found {Y[row, column]!r} in row {row}, column {column}. "
-            "Binarize it with MultiLabelBinarizer."
-        )
-    return np.array(Y, dtype=np.int8, order="C")
+        raise ValueError(f"Y must have shape {shape}, one set per row; got {Y.shape}.")
+    return Y
 
 
 def _positive_count(n):

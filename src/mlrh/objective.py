@@ -59,10 +59,9 @@ class Objective:
         """The loss of the uniform distribution over the sets, or over two: what a decrease is held against."""
         return self.design.total_weight * max(self.space.log_count(), np.log(2))
 
-    @property
-    def noise(self):
-        """Relative rounding error to be expected of a value."""
-        return 4 * float(np.finfo(self.design.X.dtype).eps)
+    def rounding_error(self, value):
+        """What to expect of a value as rounding error: it is a sum of terms as large as those of `scale`."""
+        return 4 * float(np.finfo(self.design.X.dtype).eps) * (abs(value) + self.scale)
 
     def split(self, parameters):
         """coef (n_features, n_labels), intercept (n_labels,) and biases (n_biases,) as views."""
@@ -73,11 +72,14 @@ class Objective:
     def start(self):
         """Zero coefficients and biases; intercepts at the log-odds of each label's frequency."""
         coef = np.zeros((self.design.n_features, self.n_labels))
-        intercept = np.zeros(self.n_labels)
-        if self.design.fit_intercept:
-            frequency = (self.label_totals + 0.5) / (self.design.total_weight + 1.0)
-            intercept = np.log(frequency) - np.log1p(-frequency)
-        return self.canonical(self._join(coef, intercept, np.zeros(self.n_biases)))
+        frequency = self._label_frequency()
+        return self.start_from(coef, np.log(frequency) - np.log1p(-frequency), np.zeros(self.n_biases))
+
+    def start_from(self, coef, intercept, bias):
+        """Parameters joined from an earlier fit's; an intercept or biases that aren't parameters here are left out."""
+        intercept = intercept if self.design.fit_intercept else np.zeros(self.n_labels)
+        bias = bias - self._absorbed @ (self._absorbed.T @ bias) if self.n_biases else np.zeros(0)
+        return self.canonical(self._join(coef, intercept, bias))
 
     def canonical(self, parameters):
         """The representative of equivalent parameters: centred over labels where all sets have one size."""
@@ -127,7 +129,7 @@ class Objective:
 
     def typical_curvature(self):
         """Mean over labels of p (1 - p) at the labels' frequencies: what the covariances are like."""
-        frequency = (self.label_totals + 0.5) / (self.design.total_weight + 1.0)
+        frequency = self._label_frequency()
         return float((frequency * (1.0 - frequency)).mean())
 
     def majoriser(self, curvature):
@@ -151,6 +153,10 @@ class Objective:
             return self._join(coefficients.solve(coef), intercept, bias * reciprocals(unit + bias_ridge))
 
         return solve
+
+    def _label_frequency(self):
+        """Weighted share of the rows that have each label, smoothed away from 0 and 1."""
+        return (self.label_totals + 0.5) / (self.design.total_weight + 1.0)
 
     def _pull_back(self, residuals, bias):
         """Gradient in the parameters of what has these gradients in the scores, per unit of weight, and the biases."""

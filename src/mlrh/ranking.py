@@ -7,7 +7,8 @@ smaller set first.
 import heapq
 
 import numpy as np
-from numba import njit
+
+from mlrh.compiled import kernel
 
 
 def mode(scores, size_bias, sets):
@@ -27,7 +28,7 @@ def mode(scores, size_bias, sets):
         sets[unsettled] = _best_of_each_size(scores[unsettled], order, size_bias)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def top_sets(scores, order, size_bias, sets, counts):
     """Write the sets.shape[1] most probable sets of each row, best first, and how many sets there were.
 
@@ -63,7 +64,7 @@ def top_sets(scores, order, size_bias, sets, counts):
                 used += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _roots(descending, size_bias, members):
     """A heap with the best set of every size, and the number of rows of members used."""
     heap = [(0.0, 0, 0) for _ in range(0)]
@@ -84,7 +85,7 @@ def _roots(descending, size_bias, members):
     return heap, used
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _can_move(members, size, moving, n_labels):
     if moving < 0 or moving >= size:
         return False
@@ -92,7 +93,7 @@ def _can_move(members, size, moving, n_labels):
     return members[moving] + 1 < limit
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mode_size(descending_scores, size_bias):
     """Size of the most probable set.
 
@@ -110,7 +111,7 @@ def mode_size(descending_scores, size_bias):
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _best_of_each_size(scores, order, size_bias):
     sets = np.zeros(scores.shape, np.int8)
     descending = np.empty(scores.shape[1])

@@ -8,7 +8,8 @@ mantissa 0 or of magnitude in [0.5, 1), negative at most in `curvature`.
 import math
 
 import numpy as np
-from numba import njit
+
+from mlrh.compiled import kernel
 
 LN2_HIGH = 0.693147180369123816490  # the leading 32 bits of log 2: its product with an exponent is exact
 LN2_LOW = 1.90821492927058770002e-10
@@ -16,7 +17,7 @@ ZERO = (0.0, 0)
 ONE = (0.5, 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sizes(scores, size_bias, todo, log_partition, pmf):
     """Write the log-partition and the probabilities of the sizes of the rows todo."""
     for i in np.flatnonzero(todo):
@@ -24,7 +25,7 @@ def sizes(scores, size_bias, todo, log_partition, pmf):
         log_partition[i] = _log(_size_masses(mantissa, exponent, size_bias, pmf[i]))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def expectations(scores, size_bias, todo, log_partition, marginals, pmf):
     """Write the log-partition, the marginals and the probabilities of the sizes of the rows todo."""
     n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
@@ -35,7 +36,7 @@ def expectations(scores, size_bias, todo, log_partition, marginals, pmf):
         _moments(scores[i], size_bias, no_direction, no_bias_direction, marginals[i], unused, unused_sizes)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def curvature(scores, size_bias, direction, bias_direction, todo, d_marginals, d_pmf):
     """Write the covariances of labels and sizes with u(y) = direction'y + bias_direction[|y|], for the rows todo."""
     unused = np.empty(scores.shape[1])
@@ -43,7 +44,7 @@ def curvature(scores, size_bias, direction, bias_direction, todo, d_marginals, d
         _moments(scores[i], size_bias, direction[i], bias_direction, unused, d_marginals[i], d_pmf[i])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_prob(scores, size_bias, sets, todo, log_probs):
     """Write the log-probability of each of sets (n_rows, n_sets, n_labels) of the rows todo."""
     n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
@@ -63,7 +64,7 @@ def log_prob(scores, size_bias, sets, todo, log_probs):
                 log_probs[i, s] = min(_log(share), 0.0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sample(scores, size_bias, uniforms, todo, sets):
     """Write one set per row of uniforms (n_rows, n_draws, n_labels + 1) for the rows todo."""
     pmf = np.empty(size_bias.shape[0])
@@ -74,7 +75,7 @@ def sample(scores, size_bias, uniforms, todo, sets):
             _sample_once(scores[i], mantissa, exponent, pmf, uniforms[i, d], sets[i, d])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sample_once(scores, mantissa, exponent, pmf, uniforms, labels):
     n_labels = scores.shape[0]
     left = np.argmax(pmf)
@@ -94,7 +95,7 @@ def _sample_once(scores, mantissa, exponent, pmf, uniforms, labels):
             left -= 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _moments(scores, size_bias, direction, bias_direction, marginals, d_marginals, d_pmf):
     n_labels, n_sizes = scores.shape[0], size_bias.shape[0]
     mantissa, exponent = _prefix_table(scores, n_sizes)
@@ -132,7 +133,7 @@ def _moments(scores, size_bias, direction, bias_direction, marginals, d_marginal
         d_marginals[k] = _ratio(_times(weight, overlap_u), total)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _prefix_table(scores, n_sizes):
     """e_j of the exponentials of the first k scores in entry (k, j)."""
     n_labels = scores.shape[0]
@@ -147,7 +148,7 @@ def _prefix_table(scores, n_sizes):
     return mantissa, exponent
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _prefix_moment_table(scores, direction, mantissa, exponent):
     """The same sums with every set weighted by its sum of direction."""
     n_labels, n_sizes = scores.shape[0], mantissa.shape[1]
@@ -161,7 +162,7 @@ def _prefix_moment_table(scores, direction, mantissa, exponent):
     return u_mantissa, u_exponent
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _size_masses(mantissa, exponent, size_bias, pmf):
     """Write the probabilities of the sizes; returns the partition as a pair."""
     n_labels, n_sizes = mantissa.shape[0] - 1, size_bias.shape[0]
@@ -173,7 +174,7 @@ def _size_masses(mantissa, exponent, size_bias, pmf):
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _exp(x):
     if x == -np.inf:
         return ZERO
@@ -184,24 +185,24 @@ def _exp(x):
     return mantissa, np.int64(power) + shift
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _log(a):
     return a[1] * LN2_HIGH + (a[1] * LN2_LOW + math.log(a[0]))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _number(x):
     mantissa, exponent = math.frexp(x)
     return mantissa, np.int64(exponent)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _times(a, b):
     mantissa, shift = math.frexp(a[0] * b[0])
     return mantissa, a[1] + b[1] + shift
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _plus(a, b):
     if a[0] == 0.0:
         return b
@@ -213,13 +214,13 @@ def _plus(a, b):
     return mantissa, a[1] + shift
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _over(a, b):
     mantissa, shift = math.frexp(a[0] / b[0])
     return mantissa, a[1] - b[1] + shift
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _ratio(a, b):
     quotient = _over(a, b)
     return math.ldexp(quotient[0], np.int32(min(max(quotient[1], -2000), 2000)))

@@ -1,8 +1,10 @@
 """Minimisers of an objective: (objective, start) -> Solution. They see only the objective's protocol.
 
-All of them stop by one rule: half the squared length of the gradient in the metric typical_curvature * gram + ridges,
-which estimates the decrease that is left whatever the scale of the features, is at most tol times the loss of the
-uniform distribution. None of them increases the objective by more than its rounding error.
+All of them stop by one rule: the decrease of the objective that is left is estimated to be at most tol times the loss
+of the uniform distribution. The estimate is the larger of two: half the squared length of the gradient in the metric
+typical_curvature * gram + ridges, which no scale of the features disturbs, and the solver's own, which knows where the
+curvature is far below the typical one, as it is near separable data. None of them increases the objective by more than
+its rounding error.
 """
 
 from collections import deque
@@ -35,7 +37,8 @@ def mm(objective, start, *, tol, max_iter, step="safe", report=None):
     """Majorisation-minimisation: parameters -= (c gram + ridges)^-1 gradient, factorised once.
 
     step="safe": c bounds the curvature everywhere, so every step decreases the objective. step="paper": c = 1/4, the
-    bound for one label alone, twice the step; it is still never uphill where the joint bound is 1/2.
+    bound for one label alone, twice the step; it is still never uphill where the joint bound is 1/2. Its own estimate
+    of the decrease left extrapolates the last two decreases geometrically.
     """
     bound = objective.curvature_bound()
     if step == "paper" and bound > 0.5:
@@ -45,57 +48,77 @@ def mm(objective, start, *, tol, max_iter, step="safe", report=None):
         )
     curvature = min(bound, 0.25) if step == "paper" else bound
     solve = objective.majoriser(curvature)
-    # solve is shorter than the metric of the stopping rule by at most this ratio.
+    # The metric of the stopping rule makes the gradient longer than the majoriser does, by at most this factor.
     stretch = max(curvature / objective.typical_curvature(), 1.0)
 
-    def advance(state):
-        parameters = state.parameters - state.solved
-        return _arrive((parameters, *objective.value_and_gradient(parameters)), solve)
+    def propose(state, history):
+        return -state.solved, max(
+            stretch * state.left, _extrapolated_decrease(history, objective.rounding_error(state.value))
+        )
 
-    return _iterate(objective, start, solve, advance, stretch=stretch, tol=tol, max_iter=max_iter, report=report)
+    def move(state, direction):
+        return _arrive(objective, state.parameters + direction, solve)
+
+    return _iterate(
+        objective, _arrive(objective, start, solve), propose, move, tol=tol, max_iter=max_iter, report=report
+    )
 
 
 def lbfgs(objective, start, *, tol, max_iter, report=None):
     """Limited-memory BFGS whose initial inverse Hessian is the metric of the stopping rule, scaled.
 
-    Equivalent to L-BFGS after a change of variables that makes the metric the identity, without forming its root.
+    Equivalent to L-BFGS after a change of variables that makes the metric the identity, without forming its root. Its
+    own estimate of the decrease left is that of its quadratic model, or the decreases of the last two iterations if
+    they were larger.
     """
     solve = objective.metric(objective.typical_curvature())
     pairs: deque = deque(maxlen=MEMORY)
 
-    def advance(state):
-        moved = _line_search(objective, state, _two_loop(state, pairs, solve)) if pairs else None
-        if moved is None:
-            pairs.clear()
-            moved = _line_search(objective, state, -state.solved)
-        if moved is None:
-            return None
-        after = _arrive(moved, solve)
-        step, change = after.parameters - state.parameters, after.gradient - state.gradient
-        product = step @ change
-        if product > np.finfo(float).eps * np.linalg.norm(step) * np.linalg.norm(change):
-            pairs.append((step, change, product, product / (change @ (after.solved - state.solved))))
-        return after
+    def propose(state, history):
+        direction = _two_loop(state, pairs, solve) if pairs else -state.solved
+        decrease = history[-3:][0] - history[-1]
+        seen = decrease if decrease > objective.rounding_error(state.value) else 0.0
+        return direction, max(-0.5 * float(state.gradient @ direction), seen)
 
-    return _iterate(objective, start, solve, advance, tol=tol, max_iter=max_iter, report=report)
+    def move(state, direction):
+        following = _line_search(objective, state, direction, solve)
+        if following is None:
+            pairs.clear()
+            following = _line_search(objective, state, -state.solved, solve)
+        if following is None:
+            return None
+        step, change = following.parameters - state.parameters, following.gradient - state.gradient
+        product, stretched = step @ change, change @ (following.solved - state.solved)
+        if product > np.finfo(float).eps * np.linalg.norm(step) * np.linalg.norm(change) and stretched > 0:
+            pairs.append((step, change, product, product / stretched))
+        return following
+
+    return _iterate(
+        objective, _arrive(objective, start, solve), propose, move, tol=tol, max_iter=max_iter, report=report
+    )
 
 
 def newton_cg(objective, start, *, tol, max_iter, report=None):
-    """Newton's method; its systems are solved by conjugate gradients preconditioned with the metric."""
+    """Newton's method; its systems are solved by conjugate gradients preconditioned with the metric.
+
+    Its own estimate of the decrease left is half the squared Newton decrement.
+    """
     solve = objective.metric(objective.typical_curvature())
     shape = (len(start), len(start))
     preconditioner = LinearOperator(shape, matvec=solve, dtype=np.float64)
-    first: list[float] = []
+    begin = _arrive(objective, start, solve)
 
-    def advance(state):
-        first.append(state.left)
-        accuracy = min(0.3, (state.left / first[0]) ** 0.25)
+    def propose(state, history):
+        accuracy = min(0.3, (state.left / begin.left) ** 0.25) if begin.left > 0 else 0.3
         hessian = LinearOperator(shape, matvec=objective.hessian(state.parameters), dtype=np.float64)
         direction, _ = cg(hessian, -state.gradient, rtol=accuracy, maxiter=200, M=preconditioner)
-        moved = _line_search(objective, state, direction) or _line_search(objective, state, -state.solved)
-        return None if moved is None else _arrive(moved, solve)
+        return direction, -0.5 * float(state.gradient @ direction)
 
-    return _iterate(objective, start, solve, advance, tol=tol, max_iter=max_iter, report=report)
+    def move(state, direction):
+        following = _line_search(objective, state, direction, solve)
+        return _line_search(objective, state, -state.solved, solve) if following is None else following
+
+    return _iterate(objective, begin, propose, move, tol=tol, max_iter=max_iter, report=report)
 
 
 @dataclass(frozen=True)
@@ -107,34 +130,56 @@ class _State:
 
     @property
     def left(self):
+        """Estimated decrease left by the metric."""
         return 0.5 * float(self.gradient @ self.solved)
 
 
-def _arrive(moved, solve):
-    parameters, value, gradient = moved
+def _arrive(objective, parameters, solve):
+    value, gradient = objective.value_and_gradient(parameters)
     return _State(parameters, value, gradient, solve(gradient))
 
 
-def _iterate(objective, start, solve, advance, *, tol, max_iter, report, stretch=1.0):
-    """Advance until the rule is met, the iterations are used up, or rounding allows no further step."""
-    state = _arrive((start, *objective.value_and_gradient(start)), solve)
+def _iterate(objective, state, propose, move, *, tol, max_iter, report):
+    """Propose and move until the rule is met, the iterations are used up, or rounding allows no further step.
+
+    propose(state, history) gives a direction and the solver's own estimate of the decrease left; move(state, direction)
+    gives the state that follows, or None.
+    """
     history = [state.value]
-    limit = tol * objective.scale
     stalled, smallest = 0, state.left
-    while state.left * stretch > limit and len(history) <= max_iter and stalled < PATIENCE:
-        following = advance(state)
+    while True:
+        direction, estimate = propose(state, history)
+        left = max(state.left, estimate)
+        if report is not None and len(history) > 1:
+            report(len(history) - 1, state.value, left / objective.scale)
+        if left <= tol * objective.scale or len(history) > max_iter or stalled >= PATIENCE:
+            break
+        following = move(state, direction)
         if following is None:
             break
-        gained = state.value - following.value > objective.noise * abs(following.value)
+        gained = state.value - following.value > objective.rounding_error(state.value)
         stalled = 0 if gained or following.left < 0.95 * smallest else stalled + 1
         smallest = smallest if stalled else following.left
         state = following
         history.append(state.value)
-        if report is not None:
-            report(len(history) - 1, state.value, state.left * stretch / objective.scale)
-    left = state.left * stretch
-    norm = float(np.sqrt(2 * left / objective.scale))
-    return Solution(state.parameters, state.value, norm, len(history) - 1, bool(left <= limit), tuple(history))
+    return Solution(
+        parameters=state.parameters,
+        value=state.value,
+        gradient_norm=float(np.sqrt(2 * left / objective.scale)),
+        n_iter=len(history) - 1,
+        converged=bool(left <= tol * objective.scale),
+        history=tuple(history),
+    )
+
+
+def _extrapolated_decrease(history, rounding_error):
+    """What is left if decreases go on to shrink by the factor of the last two; 0 before there are two."""
+    if len(history) < 3:
+        return 0.0
+    before, last = history[-3] - history[-2], history[-2] - history[-1]
+    if last <= rounding_error:
+        return 0.0
+    return last**2 / (before - last) if before > last else np.inf
 
 
 def _two_loop(state, pairs, solve):
@@ -151,8 +196,8 @@ def _two_loop(state, pairs, solve):
     return direction
 
 
-def _line_search(objective, state, direction):
-    """Parameters, value and gradient at a step that meets the Wolfe conditions, or None if there is none.
+def _line_search(objective, state, direction, solve):
+    """The state at a step that meets the Wolfe conditions, or None if there is none.
 
     Values are compared with an allowance for their rounding error, so that steps near the optimum are judged by the
     slope, which stays accurate there.
@@ -160,19 +205,18 @@ def _line_search(objective, state, direction):
     slope = float(state.gradient @ direction)
     if not slope < 0:
         return None
-    allowance = objective.noise * abs(state.value)
+    allowance = objective.rounding_error(state.value)
     low, high, step = 0.0, np.inf, 1.0
     best = None
     for _ in range(30):
-        parameters = state.parameters + step * direction
-        value, gradient = objective.value_and_gradient(parameters)
-        excess = value - state.value - step * slope
-        if not value <= state.value + 1e-4 * step * slope + allowance:
+        reached = _arrive(objective, state.parameters + step * direction, solve)
+        excess = reached.value - state.value - step * slope
+        if not reached.value <= state.value + 1e-4 * step * slope + allowance:
             high = step
-        elif gradient @ direction < 0.9 * slope:
-            low, best = step, (parameters, value, gradient)
+        elif reached.gradient @ direction < 0.9 * slope:
+            low, best = step, reached
         else:
-            return parameters, value, gradient
+            return reached
         if high == np.inf:
             step *= 4
         elif best is not None or not np.isfinite(excess):

@@ -20,7 +20,7 @@ def log_partition(scores, size_bias, *, n_jobs=None):
 
     def work(rows):
         pmf = np.empty((len(result[rows]), len(size_bias)))
-        _run("sizes", (_block(scores, rows), size_bias), (result[rows], pmf))
+        _run((tilted.sizes, scaled.sizes), (_block(scores, rows), size_bias), (result[rows], pmf))
 
     _over_blocks(work, scores, size_bias, n_jobs)
     return result
@@ -32,7 +32,7 @@ def cardinality_pmf(scores, size_bias, *, n_jobs=None):
 
     def work(rows):
         block = np.empty((len(pmf[rows]), len(size_bias)))
-        _run("sizes", (_block(scores, rows), size_bias), (np.empty(len(block)), block))
+        _run((tilted.sizes, scaled.sizes), (_block(scores, rows), size_bias), (np.empty(len(block)), block))
         pmf[rows, : len(size_bias)] = block
 
     _over_blocks(work, scores, size_bias, n_jobs)
@@ -45,7 +45,11 @@ def expectations(scores, size_bias, weights, *, n_jobs=None):
 
     def work(rows):
         pmf = np.empty((len(log_partition[rows]), len(size_bias)))
-        _run("expectations", (_block(scores, rows), size_bias), (log_partition[rows], marginals[rows], pmf))
+        _run(
+            (tilted.expectations, scaled.expectations),
+            (_block(scores, rows), size_bias),
+            (log_partition[rows], marginals[rows], pmf),
+        )
         return weights[rows] @ pmf
 
     parts = _over_blocks(work, scores, size_bias, n_jobs)
@@ -59,7 +63,7 @@ def curvature(scores, size_bias, direction, bias_direction, weights, *, n_jobs=N
     def work(rows):
         d_pmf = np.empty((len(d_marginals[rows]), len(size_bias)))
         inputs = (_block(scores, rows), size_bias, _block(direction, rows), bias_direction)
-        _run("curvature", inputs, (d_marginals[rows], d_pmf))
+        _run((tilted.curvature, scaled.curvature), inputs, (d_marginals[rows], d_pmf))
         return weights[rows] @ d_pmf
 
     parts = _over_blocks(work, scores, size_bias, n_jobs)
@@ -71,7 +75,7 @@ def log_prob(scores, size_bias, sets, *, n_jobs=None):
     log_probs = np.empty(sets.shape[:2], scores.dtype)
 
     def work(rows):
-        _run("log_prob", (_block(scores, rows), size_bias, sets[rows]), (log_probs[rows],))
+        _run((tilted.log_prob, scaled.log_prob), (_block(scores, rows), size_bias, sets[rows]), (log_probs[rows],))
 
     _over_blocks(work, scores, size_bias, n_jobs)
     return log_probs
@@ -81,12 +85,19 @@ def sample(scores, size_bias, n_draws, random_state):
     """Sets (n_rows, n_draws, n_labels) drawn with a numpy RandomState; the stream is used row after row."""
     n_rows, n_labels = scores.shape
     sets = np.empty((n_rows, n_draws, n_labels), np.int8)
+    draws_per_block = min(n_draws, max(1, TARGET_OPERATIONS // (n_labels + 1)))
+    rows_per_block = (
+        max(1, TARGET_OPERATIONS // (draws_per_block * (n_labels + 1))) if draws_per_block == n_draws else 1
+    )
 
     def work(rows):
-        uniforms = random_state.random_sample((len(sets[rows]), n_draws, n_labels + 1))
-        _run("sample", (_block(scores, rows), size_bias, uniforms), (sets[rows],))
+        for start in range(0, n_draws, draws_per_block):
+            part = np.ascontiguousarray(sets[rows, start : start + draws_per_block])
+            uniforms = random_state.random_sample((*part.shape[:2], n_labels + 1))
+            _run((tilted.sample, scaled.sample), (_block(scores, rows), size_bias, uniforms), (part,))
+            sets[rows, start : start + draws_per_block] = part
 
-    map_blocks(work, n_rows, rows_per_block=max(1, TARGET_OPERATIONS // (n_draws * n_labels)), n_jobs=1)
+    map_blocks(work, n_rows, rows_per_block=rows_per_block, n_jobs=1)
     return sets
 
 
@@ -114,20 +125,21 @@ def top_sets(scores, size_bias, n_sets, *, n_jobs=None):
     return sets, counts
 
 
-def _run(kernel, inputs, outputs):
+def _run(kernels, inputs, outputs):
     """Write the outputs of a block: untilted, then tilted where that was not enough, then without a limit of range.
 
     Kernels are compiled for float64 alone; narrower outputs are written through a buffer.
     """
     buffers = [np.empty(out.shape) if out.dtype == np.float32 else out for out in outputs]
     scores, size_bias, *_ = inputs
+    fast, unlimited = kernels
     todo, tilts = np.ones(len(scores), bool), np.zeros(len(scores))
-    getattr(tilted, kernel)(*inputs, todo, tilts, *buffers)
+    fast(*inputs, todo, tilts, *buffers)
     if todo.any():
         tilted.towards_mode(scores, size_bias, todo, tilts)
-        getattr(tilted, kernel)(*inputs, todo, tilts, *buffers)
+        fast(*inputs, todo, tilts, *buffers)
     if todo.any():
-        getattr(scaled, kernel)(*inputs, todo, *buffers)
+        unlimited(*inputs, todo, *buffers)
     for out, buffer in zip(outputs, buffers, strict=True):
         if out is not buffer:
             out[...] = buffer

@@ -5,15 +5,17 @@ per row. `encode` recognises the form once; the `Targets` it returns turn later 
 """
 
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import sparse
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d
+
+from mlrh.indicator import as_indicator
+
+SET_TYPES = {"set": set, "frozenset": frozenset, "tuple": tuple, "list": list}
 
 
 def encode(y):
@@ -21,35 +23,25 @@ def encode(y):
 
     One class per row becomes one label per class, or a single label, the second class, where there are two.
     """
-    if y is None:
-        raise ValueError("This estimator requires y to be passed, but the target y is None.")
-    if sparse.issparse(y):
-        targets = Targets("sparse", np.arange(y.shape[1]), dtype=y.dtype, container=type(y).__name__)
-    elif hasattr(y, "columns") and len(y.columns) > 1:
-        targets = Targets("frame", np.asarray(list(y.columns)), container=type(y).__module__.split(".")[0])
+    y = _plain(y)
+    if sparse.issparse(y) and y.shape[1] > 0:
+        targets = Targets("sparse", np.arange(y.shape[1]), dtype=str(y.dtype), container=type(y).__name__)
+    elif hasattr(y, "columns"):
+        targets = _frame_targets(y)
     elif _looks_like_label_sets(y):
         targets = _label_set_targets(y)
     else:
-        values = np.asarray(y)
-        if values.ndim == 2 and values.shape[1] == 1:
-            warnings.warn(
-                "A column-vector y was passed when a 1d array was expected. Please change the shape of y to "
-                "(n_samples,), for example using ravel().",
-                DataConversionWarning,
-                stacklevel=4,
-            )
-            y = values[:, 0]
-        targets = _class_targets(y) if values.ndim < 2 or values.shape[1] == 1 else _matrix_targets(values)
+        targets = _class_targets(y) if y.ndim == 1 else _matrix_targets(y)
     return targets, targets.indicator(y)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Targets:
     """The form of y in training: `kind` is "sparse", "frame", "sets", "classes" or "matrix"."""
 
     kind: str
     classes: np.ndarray
-    dtype: np.dtype = field(default_factory=lambda: np.dtype(np.int64))
+    dtype: str = "int64"
     container: str = ""
 
     @property
@@ -67,14 +59,31 @@ class Targets:
     def partial_indicator(self, y):
         """The indicator matrix, and which rows hold a class or label that training did not show."""
         if self.kind == "sets":
-            return self._from_sets(y)
+            return self._from_sets(_rows_of_labels(y))
+        y = _plain(y)
+        if _looks_like_label_sets(y):
+            raise ValueError(f"y must have the form it had in training, {FORMS[self.kind]}; got a list of label sets.")
         if self.kind == "classes":
             return self._from_classes(y)
-        values = y.toarray() if sparse.issparse(y) else np.asarray(y)
-        _check_zero_one(values)
-        if values.shape[1] != len(self.classes):
-            raise ValueError(f"y must have {len(self.classes)} columns, as in training; got {values.shape[1]}.")
-        return np.ascontiguousarray(values, dtype=np.int8), np.zeros(len(values), bool)
+        if self.kind == "frame" and hasattr(y, "columns"):
+            y = self._by_name(y)
+        matrix = as_indicator(y, "y")
+        if matrix.shape[1] != len(self.classes):
+            raise ValueError(f"y must have {len(self.classes)} columns, as in training; got {matrix.shape[1]}.")
+        return matrix, np.zeros(len(matrix), bool)
+
+    def seen_in(self, Y):
+        """These targets and the matrix without the classes, or labels of sets, that no row of Y has."""
+        if self.kind not in ("classes", "sets"):
+            return self, Y
+        if self.kind == "sets":
+            seen = Y.any(axis=0)
+            return replace(self, classes=self.classes[seen]), np.ascontiguousarray(Y[:, seen])
+        seen = np.array([not Y.all(), Y.any()]) if Y.shape[1] == 1 else Y.any(axis=0)
+        if seen.sum() < 2:
+            raise ValueError("y must hold at least 2 classes among the rows of positive weight; it holds only one.")
+        kept = replace(self, classes=self.classes[seen])
+        return kept, kept.indicator(self.decode(Y))
 
     def decode(self, sets, X=None):
         """Predicted sets (n_samples, n_labels) in the form of y; a pandas DataFrame takes the index of X."""
@@ -82,14 +91,12 @@ class Targets:
             columns = sets[:, 0].astype(np.int64) if len(self.classes) == 2 else sets.argmax(axis=1)
             return self.classes[columns]
         if self.kind == "sets":
-            make = {"set": set, "frozenset": frozenset, "tuple": tuple, "list": list}[self.container]
             names = self.classes.tolist()
-            return [make(names[k] for k in np.flatnonzero(row)) for row in sets]
+            return [SET_TYPES[self.container](names[k] for k in np.flatnonzero(row)) for row in sets]
+        values = sets.astype(self.dtype)
         if self.kind == "frame":
-            return self._frame(sets, X)
-        if self.kind == "sparse":
-            return getattr(sparse, self.container)(sets.astype(self.dtype))
-        return sets.astype(self.dtype)
+            return self._frame(values, X)
+        return getattr(sparse, self.container)(values) if self.kind == "sparse" else values
 
     def _from_sets(self, y):
         column = {label: k for k, label in enumerate(self.classes.tolist())}
@@ -104,86 +111,172 @@ class Targets:
         return matrix, unknown
 
     def _from_classes(self, y):
-        values = column_or_1d(np.asarray(y))
-        unknown = ~np.isin(values, self.classes)
-        codes = np.searchsorted(self.classes, np.where(unknown, self.classes[0], values))
+        if getattr(y, "ndim", 2) != 1:
+            raise ValueError(f"y must have the form it had in training, {FORMS['classes']}; got shape {y.shape}.")
+        unknown = ~np.isin(y, self.classes)
+        codes = np.searchsorted(self.classes, np.where(unknown, self.classes[0], y))
         columns = np.arange(len(self.classes))[1 if len(self.classes) == 2 else 0 :]
         return (codes[:, None] == columns).astype(np.int8), unknown
 
-    def _frame(self, sets, X):
-        values = sets.astype(np.int64)
+    def _by_name(self, frame):
+        if set(frame.columns) != set(self.classes.tolist()):
+            raise ValueError(f"y must have the columns it had in training: {self._names()}.")
+        return frame[self.classes.tolist()]
+
+    def _frame(self, values, X):
         if self.container == "polars":
             import polars
 
-            return polars.DataFrame(values, schema=[str(name) for name in self.classes], orient="row")
+            return polars.DataFrame(values, schema=self.classes.tolist(), orient="row")
         import pandas
 
         index = X.index if hasattr(X, "index") and hasattr(X, "iloc") else None
-        return pandas.DataFrame(values, columns=self.classes, index=index)
+        return pandas.DataFrame(values, columns=self.classes.tolist(), index=index)
 
     def _names(self):
         names = [repr(name) for name in self.classes.tolist()]
         return ", ".join(names if len(names) <= 8 else [*names[:7], f"... ({len(names)} in all)"])
 
 
+FORMS = {
+    "sparse": "an indicator matrix",
+    "frame": "a DataFrame with a column per label",
+    "sets": "a list of label sets",
+    "classes": "one class per row",
+    "matrix": "an indicator matrix",
+}
+
+
+def _plain(y):
+    """y as a sparse matrix, a DataFrame of several columns, a list of label sets, or an array."""
+    if y is None:
+        raise ValueError("This estimator requires y to be passed, but the target y is None.")
+    if sparse.issparse(y) or (hasattr(y, "columns") and len(y.columns) != 1):
+        return y
+    if np.ma.is_masked(y):
+        raise ValueError("y must not have masked entries; drop these rows.")
+    y = y.to_list() if hasattr(y, "to_list") else y  # a Series
+    if not hasattr(y, "__len__") and not hasattr(y, "__array__"):
+        raise ValueError(f"y must be a sequence, an array or a DataFrame; got a {type(y).__name__}.")
+    values = _array(y)
+    if values.ndim == 2 and values.shape[1] == 1 and not _looks_like_label_sets(y):
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected. Please change the shape of y to (n_samples,), "
+            "for example using ravel().",
+            DataConversionWarning,
+            stacklevel=5,
+        )
+        values = values[:, 0]
+        y = values
+    rows = values.tolist() if values.dtype == object else y
+    return rows if _looks_like_label_sets(rows) else values
+
+
+def _array(y):
+    """y as an array; of objects where its rows have different lengths, as label sets do."""
+    try:
+        return np.asarray(y)
+    except ValueError:
+        values = np.empty(len(y), object)
+        for i, row in enumerate(y):
+            values[i] = row
+        return values
+
+
 def _looks_like_label_sets(y):
-    """Whether rows are sets, or sequences that aren't rows of 0 and 1 (and so can only be names of labels)."""
-    if (isinstance(y, np.ndarray) and y.dtype != object) or not isinstance(y, Iterable) or hasattr(y, "columns"):
+    """Whether a row is a set, or a sequence that isn't a row of numbers (and so can only hold names of labels)."""
+    if not isinstance(y, list | tuple):
         return False
-    rows = list(y)
-    if any(isinstance(row, set | frozenset) for row in rows):
-        return True
-    if not rows or not all(isinstance(row, list | tuple) for row in rows):
-        return False
-    return any(isinstance(label, str) for row in rows for label in row) or len({len(row) for row in rows}) > 1
+    sequences = [row for row in y if isinstance(row, list | tuple)]
+    return (
+        any(isinstance(row, set | frozenset) for row in y)
+        or any(isinstance(label, str) for row in sequences for label in row)
+        or len({len(row) for row in sequences}) > 1
+    )
+
+
+def _rows_of_labels(y):
+    rows = y.to_list() if hasattr(y, "to_list") else list(y)
+    for i, row in enumerate(rows):
+        if type(row).__name__ not in SET_TYPES:
+            raise ValueError(
+                f"Every row of y must be a set, tuple or list of labels where one is; row {i} is {row!r}. "
+                "Write a single label as {label}."
+            )
+    return rows
 
 
 def _label_set_targets(y):
-    kinds = {type(row) for row in y}
-    container = kinds.pop().__name__ if len(kinds) == 1 else "set"
-    if container not in ("set", "frozenset", "tuple", "list"):
-        raise ValueError(f"Label sets must be sets, tuples or lists of labels; got a {container}.")
-    labels = {label for row in y for label in row}
-    if container in ("tuple", "list") and not all(isinstance(label, str) for label in labels):
-        found = next(label for label in labels if not isinstance(label, str))
-        raise ValueError(
-            f"Label sets given as lists or tuples must hold strings; found {found!r}. Use sets for other labels, "
-            "or equal-length rows of 0 and 1 for an indicator matrix."
-        )
+    y = _rows_of_labels(y)
+    kinds = {type(row).__name__ for row in y}
+    names = _label_names(y, only_strings=bool(kinds & {"tuple", "list"}))
+    return Targets("sets", names, container=kinds.pop() if len(kinds) == 1 else "set")
+
+
+def _label_names(y, *, only_strings):
+    """The labels of all sets, sorted."""
+    labels: dict = {}
+    for i, row in enumerate(y):
+        for label in row:
+            if _is_missing(label) or (only_strings and not isinstance(label, str)):
+                raise ValueError(
+                    f"Labels must be strings, or any one sortable type inside sets; row {i} of y holds {label!r}. For "
+                    "an indicator matrix, give rows of 0 and 1 of equal length."
+                )
+            labels.setdefault(label, i)
+    if not labels:
+        raise ValueError("y holds no label at all; at least one label set must not be empty.")
+    first = type(next(iter(labels)))
     try:
         ordered = sorted(labels)
     except TypeError:
-        raise ValueError("Labels must be of one type that can be sorted, all strings or all integers.") from None
-    if not ordered:
-        raise ValueError("y holds no label at all; at least one label set must not be empty.")
+        label, i = next((label, i) for label, i in labels.items() if not isinstance(label, first))
+        raise ValueError(
+            f"Labels must be of one type that can be sorted; row {i} of y holds {label!r} beside labels of type "
+            f"{first.__name__}."
+        ) from None
+    if all(isinstance(label, int) for label in ordered):
+        return np.array(ordered)
     names = np.empty(len(ordered), object)
-    names[:] = ordered
-    return Targets("sets", names if isinstance(ordered[0], str) else np.asarray(ordered), container=container)
+    for k, label in enumerate(ordered):
+        names[k] = label
+    return names
 
 
-def _class_targets(y):
-    values = column_or_1d(np.asarray(y))
-    assert_all_finite(values, input_name="y")
+def _frame_targets(y):
+    names = list(y.columns)
+    if len(set(names)) < len(names) or any(isinstance(name, tuple) for name in names):
+        raise ValueError(f"The columns of y name the labels and must be single, distinct names; got {names}.")
+    dtype = "bool" if np.asarray(y).dtype == bool else "int64"
+    classes = np.empty(len(names), object)
+    classes[:] = names
+    return Targets("frame", classes, dtype=dtype, container=type(y).__module__.split(".")[0])
+
+
+def _class_targets(values):
+    if values.dtype == object:
+        missing = [i for i, value in enumerate(values) if _is_missing(value)]
+        if missing:
+            raise ValueError(f"y must not have missing values; row {missing[0]} is {values[missing[0]]!r}.")
+    else:
+        assert_all_finite(values, input_name="y")
     check_classification_targets(values)
     classes = np.unique(values)
     if len(classes) < 2:
-        raise ValueError(f"y must hold at least 2 classes; it holds only one class: {classes[0]!r}.")
-    return Targets("classes", classes, dtype=classes.dtype)
+        found = f"only one class: {classes.tolist()[0]!r}" if len(classes) else "no row"
+        raise ValueError(f"y must hold at least 2 classes; it holds {found}.")
+    return Targets("classes", classes)
 
 
 def _matrix_targets(values):
     if values.ndim != 2 or values.shape[1] == 0:
         raise ValueError(f"y must have one dimension, or two with a column per label; got shape {values.shape}.")
-    _check_zero_one(values)
-    return Targets("matrix", np.arange(values.shape[1]), dtype=values.dtype)
+    dtype = values.dtype if values.dtype.kind in "biuf" else np.dtype(np.int64)
+    return Targets("matrix", np.arange(values.shape[1]), dtype=str(dtype))
 
 
-def _check_zero_one(values):
-    with np.errstate(invalid="ignore"):
-        bad = ~((values == 0) | (values == 1))
-    if bad.any():
-        row, column = np.argwhere(bad)[0]
-        raise ValueError(
-            f"y must contain only 0 and 1 when it is a matrix; found {values[row, column]!r} in row {row}, column "
-            f"{column}. Binarize it with MultiLabelBinarizer."
-        )
+def _is_missing(value):
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas.NA has no truth value
+        return True

@@ -15,8 +15,8 @@ tilt of 0 does for most rows, `towards_mode` for nearly all others; the rest is 
 import math
 
 import numpy as np
-from numba import njit
 
+from mlrh.compiled import kernel
 from mlrh.ranking import mode_size
 
 SAFE_TOTAL = 1e-240
@@ -28,7 +28,7 @@ def towards_mode(scores, size_bias, todo, tilts):
     tilts[todo] = _bisected_tilts(descending, size_bias)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sizes(scores, size_bias, todo, tilts, log_partition, pmf):
     """Write the log-partition (n_rows,) and the probabilities of the sizes (n_rows, max_labels + 1)."""
     n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
@@ -46,7 +46,7 @@ def sizes(scores, size_bias, todo, tilts, log_partition, pmf):
             pmf[i, j] = weights[j] * mass[n_labels % 2, j] / total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def expectations(scores, size_bias, todo, tilts, log_partition, marginals, pmf):
     """Write the log-partition, the marginals (n_rows, n_labels) and the probabilities of the sizes.
 
@@ -76,7 +76,7 @@ def expectations(scores, size_bias, todo, tilts, log_partition, marginals, pmf):
                 suffix[j] = off[k] * suffix[j] + on[k] * suffix[j + 1]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def curvature(scores, size_bias, direction, bias_direction, todo, tilts, d_marginals, d_pmf):
     """Write the covariances of the labels and of the sizes with u(y) = direction'y + bias_direction[|y|].
 
@@ -119,7 +119,7 @@ def curvature(scores, size_bias, direction, bias_direction, todo, tilts, d_margi
                 suffix[j] = off[k] * suffix[j] + on[k] * suffix[j + 1]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_prob(scores, size_bias, sets, todo, tilts, log_probs):
     """Write the log-probability of each of sets (n_rows, n_sets, n_labels); -inf for a size that isn't admissible.
 
@@ -153,7 +153,7 @@ def log_prob(scores, size_bias, sets, todo, tilts, log_probs):
                 log_probs[i, s] = min((likeliest - rest + log_weight) - distance, 0.0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sample(scores, size_bias, uniforms, todo, tilts, sets):
     """Write one set per row of uniforms (n_rows, n_draws, n_labels + 1) into sets (n_rows, n_draws, n_labels).
 
@@ -185,7 +185,7 @@ def sample(scores, size_bias, uniforms, todo, tilts, sets):
                     left -= 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _tilted_mass(scores, size_bias, tilt, on, off, weights, mass):
     """Total weight of the sizes, and the logarithm of the scale it is to be multiplied by.
 
@@ -196,7 +196,7 @@ def _tilted_mass(scores, size_bias, tilt, on, off, weights, mass):
     return _fill_mass(on, off, weights, mass), log_scale
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill_odds(scores, tilt, on, off):
     """Probabilities of each label in and out; returns -sum_k log off_k."""
     log_scale, product = 0.0, 1.0
@@ -217,7 +217,7 @@ def _fill_odds(scores, tilt, on, off):
     return log_scale + math.log(product)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill_weights(size_bias, tilt, weights):
     """Weights exp(size_bias[j] - tilt j) over the heaviest of them; returns the logarithm of the heaviest."""
     heaviest = _heaviest_size(size_bias, tilt)
@@ -226,7 +226,7 @@ def _fill_weights(size_bias, tilt, weights):
     return size_bias[heaviest] - tilt * heaviest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill_mass(on, off, weights, mass):
     """Run the recurrence over all labels; returns the total weight."""
     n_rows, n_sizes = mass.shape
@@ -244,7 +244,7 @@ def _fill_mass(on, off, weights, mass):
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _heaviest_size(size_bias, tilt):
     heaviest = 0
     for j in range(1, size_bias.shape[0]):
@@ -253,7 +253,7 @@ def _heaviest_size(size_bias, tilt):
     return heaviest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _log_size_weight(size_bias, tilt, size, heaviest):
     """size_bias[size] - size_bias[heaviest] - tilt (size - heaviest), rounded once.
 
@@ -267,7 +267,7 @@ def _log_size_weight(size_bias, tilt, size, heaviest):
     return result + (first_error + second_error)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _two_sum(a, b):
     """The rounded sum of two numbers and its rounding error."""
     rounded = a + b
@@ -275,7 +275,7 @@ def _two_sum(a, b):
     return rounded, (a - (rounded - kept)) + (b - kept)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _bisected_tilts(descending, size_bias):
     """The expected number is a staircase in the tilt, on which Newton stalls: bisect between the scores beside it."""
     n_rows, n_labels = descending.shape
@@ -301,7 +301,7 @@ def _bisected_tilts(descending, size_bias):
     return tilts
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _log_prob_of_likeliest(scores, tilt):
     """Sum of the logarithms of the larger of on_k and off_k."""
     result = 0.0
@@ -310,7 +310,7 @@ def _log_prob_of_likeliest(scores, tilt):
     return result
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _last_possible_size(weights, mass):
     """Where the draw ends when rounding leaves a rest of the total."""
     for j in range(weights.shape[0] - 1, -1, -1):
