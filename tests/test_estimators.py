@@ -1,15 +1,13 @@
 """The classifiers against scikit-learn and statsmodels in the special cases, and their own promises."""
 
 import pickle
-import warnings
 
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from samples import BOTH, FORMS, TIGHT, make_multilabel
 from scipy import sparse
-from scipy.optimize import brentq
-from scipy.special import expit
 from sklearn.base import clone
 from sklearn.datasets import load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -21,19 +19,6 @@ from sklearn.preprocessing import StandardScaler
 from statsmodels.discrete.discrete_model import MNLogit
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
-
-BOTH = pytest.mark.parametrize("classifier", [MLRHClassifier, KernelMLRHClassifier])
-TIGHT = {"tol": 1e-16, "max_iter": 10_000}
-
-
-def make_multilabel(n_samples=200, n_features=6, n_labels=4, *, min_labels=1, max_labels=3, seed=0):
-    """Rows drawn from the model itself."""
-    from mlrh.label_space import CardinalitySpace
-
-    rng = np.random.RandomState(seed)
-    X = rng.normal(size=(n_samples, n_features))
-    scores = X @ rng.normal(size=(n_features, n_labels))
-    return X, CardinalitySpace(n_labels, min_labels, max_labels).sample(scores, 1, rng)[:, 0].astype(np.int64)
 
 
 @pytest.mark.parametrize("C", [0.1, 1.0, 30.0])
@@ -80,65 +65,6 @@ def test_the_unpenalised_fit_equals_statsmodels_on_overlapping_classes():
     np.testing.assert_allclose(ours.intercept_[1:] - ours.intercept_[0], theirs.params[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("label_space", ["cardinality", "observed"])
-def test_a_linear_kernel_equals_the_linear_classifier(label_space):
-    X, Y = make_multilabel()
-    options = {"label_space": label_space, "C": 0.5, **TIGHT}
-    linear = MLRHClassifier(**options).fit(X, Y)
-    kernel = KernelMLRHClassifier(kernel="linear", **options).fit(X, Y)
-    np.testing.assert_allclose(kernel.decision_function(X[:50] + 1), linear.decision_function(X[:50] + 1), atol=1e-5)
-    np.testing.assert_allclose(kernel.dual_coef_ @ X, linear.coef_, atol=1e-5)
-
-
-def test_precomputed_and_callable_kernels_equal_the_named_one():
-    X, Y = make_multilabel()
-    train, test = X[:150], X[150:]
-
-    def gaussian(A, B):
-        return np.exp(-0.3 * ((A[:, None, :] - B[None, :, :]) ** 2).sum(axis=2))
-
-    named = KernelMLRHClassifier(gamma=0.3, **TIGHT).fit(train, Y[:150]).predict_proba(test)
-    called = KernelMLRHClassifier(kernel=gaussian, **TIGHT).fit(train, Y[:150]).predict_proba(test)
-    given = KernelMLRHClassifier(kernel="precomputed", **TIGHT).fit(gaussian(train, train), Y[:150])
-    np.testing.assert_allclose(called, named, atol=1e-8)
-    np.testing.assert_allclose(given.predict_proba(gaussian(test, train)), named, atol=1e-8)
-
-
-def test_gamma_scale_and_auto_are_those_of_svc():
-    X, Y = make_multilabel()
-    for gamma, value in (("scale", 1 / (6 * X.var())), ("auto", 1 / 6)):
-        by_name, by_value = (KernelMLRHClassifier(gamma=g).fit(X, Y).decision_function(X) for g in (gamma, value))
-        np.testing.assert_allclose(by_name, by_value, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "message"),
-    [
-        (lambda A, B: A @ B.T * np.nan, "must return finite numbers of shape .*; got values that are not finite"),
-        (lambda A, B: A[:, :3], r"of shape \(200, 200\); got shape \(200, 3\)"),
-        (lambda A, B: A @ np.tri(6) @ B.T, "must be symmetric; entries differ by up to"),
-    ],
-)
-def test_a_kernel_function_that_is_none_is_one_clear_error(kernel, message):
-    X, Y = make_multilabel()
-    with pytest.raises(ValueError, match=message):
-        KernelMLRHClassifier(kernel=kernel).fit(X, Y)
-
-
-def test_a_precomputed_kernel_that_is_not_square_or_symmetric_is_an_error():
-    X, Y = make_multilabel()
-    with pytest.raises(ValueError, match=r"must be square in fit; got shape \(200, 6\)"):
-        KernelMLRHClassifier(kernel="precomputed").fit(X, Y)
-    with pytest.raises(ValueError, match="must be symmetric"):
-        KernelMLRHClassifier(kernel="precomputed").fit(X @ X.T + np.tri(200), Y)
-
-
-def test_an_indefinite_kernel_is_an_error_that_says_so():
-    X, Y = make_multilabel()
-    with pytest.raises(ValueError, match="must be positive semidefinite"):
-        KernelMLRHClassifier(kernel="sigmoid", gamma=1.0, coef0=-1.0).fit(X, Y)
-
-
 @BOTH
 @pytest.mark.parametrize("options", [{}, {"size_bias": True}, {"label_space": "observed"}])
 def test_weight_two_counts_as_the_row_twice_and_weight_zero_as_absent(classifier, options):
@@ -177,16 +103,6 @@ def test_more_features_than_rows_give_the_same_model_as_the_kernel_side():
     np.testing.assert_allclose(linear.decision_function(X), kernel.decision_function(X), atol=1e-6)
     gradient = X.T @ (linear.predict_proba(X) - Y) + linear.coef_.T
     np.testing.assert_allclose(gradient, 0.0, atol=1e-4)
-
-
-FORMS = {
-    "array": lambda Y: Y,
-    "list": lambda Y: Y.tolist(),
-    "sparse": sparse.csr_matrix,
-    "pandas": lambda Y: pd.DataFrame(Y, columns=list("abcd")),
-    "polars": lambda Y: pl.DataFrame(Y, schema=list("abcd"), orient="row"),
-    "sets": lambda Y: [{"abcd"[k] for k in np.flatnonzero(row)} for row in Y],
-}
 
 
 @BOTH
@@ -260,247 +176,6 @@ def test_the_observed_space_learns_that_labels_attract_each_other():
     assert sets["cardinality"] < 1.1 * marginals["cardinality"]
 
 
-@pytest.mark.parametrize(
-    ("options", "Y", "message"),
-    [
-        (
-            {"min_labels": 1},
-            [[1, 0], [0, 0], [1, 1]],
-            r"Row 1 of y has 0 labels, which min_labels=1 excludes, as it does 1 of 3 rows; set min_labels=0",
-        ),
-        (
-            {"max_labels": 1},
-            [[1, 0], [0, 1], [1, 1]],
-            r"Row 2 of y has 2 labels, which max_labels=1 excludes, as it does 1 of 3 rows; set max_labels=2",
-        ),
-        ({"max_labels": 3}, [[1, 0], [0, 1], [1, 1]], "max_labels=3, n_labels=2"),
-        (
-            {"min_labels": 2, "max_labels": 1},
-            [[1, 1], [1, 1], [1, 1]],
-            "Row 0 of y has 2 labels, which max_labels=1 excludes",
-        ),
-        ({"min_labels": 2, "max_labels": 1}, [[1, 0], [1, 0], [0, 1]], "Row 0 of y has 1 labels, which min_labels=2"),
-    ],
-)
-@pytest.mark.parametrize("label_space", ["cardinality", "observed"])
-def test_rows_that_the_sizes_exclude_are_named_with_the_remedy(options, Y, message, label_space):
-    with pytest.raises(ValueError, match=message):
-        MLRHClassifier(label_space=label_space, **options).fit(np.eye(3), np.array(Y))
-
-
-def test_automatic_sizes_are_what_training_shows_and_min_labels_is_the_remedy():
-    X = np.random.RandomState(0).normal(size=(6, 2))
-    Y = np.array([[1, 1, 0], [0, 1, 1], [1, 0, 1], [1, 1, 1], [1, 1, 0], [0, 1, 1]])
-    by_chance = MLRHClassifier().fit(X, Y)
-    assert (by_chance.min_labels_, by_chance.max_labels_) == (2, 3)
-    assert by_chance.predict(100 * X).sum(axis=1).min() == 2
-    remedied = MLRHClassifier(min_labels=1).fit(X, Y)
-    assert remedied.min_labels_ == 1
-    assert np.isfinite(remedied.distribution(X).log_prob(np.tile([1, 0, 0], (6, 1)))).all()
-
-
-@BOTH
-@pytest.mark.parametrize("label_space", ["cardinality", "observed"])
-def test_a_label_without_both_values_gives_one_warning_that_names_it(classifier, label_space):
-    X, Y = make_multilabel()
-    Y = pd.DataFrame(np.column_stack([Y, np.zeros(200, int)]), columns=["a", "b", "c", "d", "never"])
-    with pytest.warns(UserWarning, match="absent from every training row: label 'never'") as caught:
-        fitted = classifier(label_space=label_space).fit(X, Y)
-    assert len(caught) == 1
-    assert np.isfinite(fitted.intercept_).all()
-    assert fitted.predict_proba(X)[:, 4].max() < 1e-4
-    assert fitted.predict(X)["never"].sum() == 0
-
-
-def test_a_label_always_present_is_named_and_predicted():
-    X, Y = make_multilabel()
-    Y = np.column_stack([Y, np.ones(200, int)])
-    with pytest.warns(UserWarning, match="present in every training row: label 4"):
-        fitted = MLRHClassifier().fit(X, Y)
-    assert np.isfinite(fitted.intercept_).all()
-    assert fitted.predict_proba(X)[:, 4].min() > 1 - 1e-4
-
-
-@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
-def test_the_intercept_of_an_absent_label_is_where_the_tiny_penalty_holds_it(solver):
-    """With all sizes labels are independent: N sigmoid(b) + 1e-10 N b = 0 for a label that no row has."""
-    X, Y = make_multilabel()
-    Y[:, 3] = 0
-    with pytest.warns(UserWarning, match="absent from every training row: label 3"):
-        fitted = MLRHClassifier(min_labels=0, max_labels=4, solver=solver, tol=1e-16).fit(X, Y)
-    expected = brentq(lambda b: expit(b) + 1e-10 * b, -30, -10)
-    assert fitted.intercept_[3] == pytest.approx(expected, abs=0.05)
-    np.testing.assert_allclose(fitted.coef_[3], 0.0, atol=1e-5)
-
-
-def test_rows_all_of_the_largest_size_keep_the_intercepts_finite():
-    X, Y = make_multilabel(min_labels=2, max_labels=2)
-    with pytest.warns(UserWarning, match="the only size of the training rows: 2, at the limit"):
-        fitted = MLRHClassifier(min_labels=1).fit(X, Y)
-    assert np.abs(fitted.intercept_).max() < 1e3
-    assert fitted.distribution(X).cardinality_pmf()[:, 2].min() > 0.98
-
-
-def test_labels_that_every_row_has_are_named():
-    with pytest.warns(UserWarning, match="present in every training row: label 0, 1"):
-        fitted = MLRHClassifier().fit(np.eye(3), np.ones((3, 2), int))
-    assert fitted.predict(np.eye(3)).tolist() == [[1, 1]] * 3
-
-
-@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
-def test_rows_all_of_the_smallest_size_keep_the_intercepts_finite(solver):
-    X, y = load_iris(return_X_y=True)
-    with pytest.warns(UserWarning, match="the only size of the training rows: 1, at the limit") as caught:
-        fitted = MLRHClassifier(min_labels=1, max_labels=3, solver=solver).fit(X, np.eye(3, dtype=int)[y])
-    assert len(caught) == 1
-    assert np.abs(fitted.intercept_).max() < 1e3
-    assert fitted.distribution(X).cardinality_pmf()[:, 1].min() > 0.98
-
-
-def test_a_size_that_nobody_has_gets_a_finite_bias():
-    X, Y = make_multilabel(max_labels=4)
-    rows = np.isin(Y.sum(axis=1), [1, 3])
-    with pytest.warns(UserWarning, match="a bias to learn for a size that no training row has: 2"):
-        fitted = MLRHClassifier(size_bias=True).fit(X[rows], Y[rows])
-    assert np.isfinite(fitted.size_bias_).all()
-    assert fitted.size_bias_[2] < -1
-    assert fitted.distribution(X).cardinality_pmf()[:, 2].max() < 0.2
-    assert fitted.size_bias_[1:4].sum() == pytest.approx(0, abs=1e-9)
-
-
-@BOTH
-@pytest.mark.parametrize("C", [1.0, np.inf])
-def test_one_size_for_all_gives_coefficients_and_intercepts_that_sum_to_zero(classifier, C):
-    X, Y = make_multilabel(min_labels=2, max_labels=2)
-    options = {"kernel": "linear"} if classifier is KernelMLRHClassifier else {}
-    fitted = classifier(C=C, **options).fit(X, Y)
-    weights = fitted.coef_ if classifier is MLRHClassifier else fitted.dual_coef_
-    np.testing.assert_allclose(weights.sum(axis=0), 0.0, atol=1e-9)
-    assert fitted.intercept_.sum() == pytest.approx(0.0, abs=1e-9)
-
-
-def test_size_biases_without_a_penalty_meet_the_same_conditions():
-    X, Y = make_multilabel()
-    bias = MLRHClassifier(size_bias=True, C=np.inf, tol=1e-14).fit(X, Y).size_bias_
-    assert np.abs(bias).max() > 1e-3
-    assert bias.sum() == pytest.approx(0.0, abs=1e-9)
-    assert bias @ np.arange(5) == pytest.approx(0.0, abs=1e-9)
-
-
-DEGENERATE = {
-    "rank deficient": lambda X: np.column_stack([X, X[:, 0] + X[:, 1]]),
-    "constant columns": lambda X: np.column_stack([X, np.ones(len(X)), np.zeros(len(X))]),
-    "all zero": np.zeros_like,
-    "more features than rows": lambda X: np.tile(X, (1, 60)),
-    "of very different scale": lambda X: X * 10.0 ** np.arange(-6, 6, 2),
-    "far from the origin": lambda X: X + 1e6,
-}
-
-
-@BOTH
-@pytest.mark.parametrize("C", [1.0, np.inf])
-@pytest.mark.parametrize("case", DEGENERATE)
-def test_degenerate_features_give_finite_coefficients_and_probabilities(classifier, case, C):
-    X, Y = make_multilabel()
-    X = DEGENERATE[case](X)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # without a penalty these may have no optimum
-        fitted = classifier(C=C, max_iter=200).fit(X, Y)
-    weights = fitted.coef_ if hasattr(fitted, "coef_") else fitted.dual_coef_
-    assert np.isfinite(weights).all()
-    proba = fitted.predict_proba(X)
-    assert ((proba >= 0) & (proba <= 1)).all()
-    np.testing.assert_allclose(proba.sum(axis=1), fitted.distribution(X).cardinality_pmf() @ np.arange(5), atol=1e-9)
-
-
-RESCALED = {
-    "one column a million times as large": lambda X: X * [1, 1, 1, 1, 1, 1e7],
-    "columns of very different scale": lambda X: X * 10.0 ** np.arange(-6, 6, 2),
-    "far from the origin": lambda X: X + 1e8,
-    "a column of dates in seconds": lambda X: X * [1, 1, 1, 1, 1, 3e7] + [0, 0, 0, 0, 0, 1.7e9],
-}
-
-
-@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm"])
-@pytest.mark.parametrize("case", RESCALED)
-def test_the_unpenalised_fit_does_not_depend_on_the_scale_or_origin_of_columns(case, solver):
-    X, Y = make_multilabel()
-    plain = MLRHClassifier(C=np.inf).fit(X, Y)
-    rescaled = MLRHClassifier(C=np.inf, solver=solver, max_iter=5000).fit(RESCALED[case](X), Y)
-    assert rescaled.objective_ == pytest.approx(plain.objective_, rel=1e-6)
-    np.testing.assert_allclose(rescaled.predict_proba(RESCALED[case](X)), plain.predict_proba(X), atol=2e-3)
-
-
-@pytest.mark.parametrize("offset", [300.0, 2000.0])
-def test_float32_features_far_from_the_origin_are_fitted_as_float64_ones(offset):
-    X, Y = make_multilabel()
-    X = (X + offset).astype(np.float32)
-    single, double = MLRHClassifier().fit(X, Y), MLRHClassifier().fit(X.astype(np.float64), Y)
-    assert single.objective_ == pytest.approx(double.objective_, rel=1e-5)
-    np.testing.assert_allclose(single.coef_, double.coef_, atol=2e-3)
-
-
-def test_with_fewer_rows_than_features_a_huge_column_hides_no_other():
-    X, Y = make_multilabel(60, 100)
-    huge = np.column_stack([X + 1e6, 1e9 * X[:, :1]])
-    assert MLRHClassifier().fit(huge, Y).objective_ <= MLRHClassifier().fit(X, Y).objective_ * (1 + 1e-6)
-
-
-def test_features_too_large_to_be_squared_are_an_error():
-    X, Y = make_multilabel()
-    for huge in (X * 1e200, (X * 1e25).astype(np.float32)):
-        with pytest.raises(ValueError, match="too large to be squared; scale them"):
-            MLRHClassifier().fit(huge, Y)
-
-
-@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
-@pytest.mark.parametrize("load", [load_iris, load_wine])
-def test_the_tolerance_is_kept_where_data_are_nearly_separable(load, solver):
-    X, y = load(return_X_y=True)
-    X = StandardScaler().fit_transform(X)
-    found = MLRHClassifier(C=1e4, solver=solver).fit(X, y)
-    best = MLRHClassifier(C=1e4, solver="newton-cg", tol=1e-14).fit(X, y)
-    assert found.objective_ - best.objective_ <= 20 * found.tol * len(y) * np.log(3)
-
-
-def test_a_redundant_column_does_not_change_the_unpenalised_predictions():
-    X, Y = make_multilabel()
-    plain = MLRHClassifier(C=np.inf, **TIGHT).fit(X, Y)
-    redundant = DEGENERATE["rank deficient"](X)
-    np.testing.assert_allclose(
-        MLRHClassifier(C=np.inf, **TIGHT).fit(redundant, Y).predict_proba(redundant), plain.predict_proba(X), atol=1e-6
-    )
-
-
-@BOTH
-@pytest.mark.parametrize("label_space", ["cardinality", "observed"])
-def test_one_row_is_enough_to_predict_it(classifier, label_space):
-    with pytest.warns(UserWarning, match="every training row"):
-        fitted = classifier(label_space=label_space).fit([[1.0, 2.0]], [[1, 0, 1]])
-    assert fitted.predict([[1.0, 2.0]]).tolist() == [[1, 0, 1]]
-
-
-@BOTH
-@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm"])
-def test_rows_without_any_label_are_learned_as_such(classifier, solver):
-    X, _ = make_multilabel(30)
-    with pytest.warns(UserWarning, match="absent from every training row: label 0, 1, 2"):
-        fitted = classifier(solver=solver).fit(X, np.zeros((30, 3), int))
-    assert fitted.predict(X).sum() == 0
-    np.testing.assert_array_equal(fitted.predict_proba(X), 0.0)
-
-
-@BOTH
-def test_one_label_is_binary_logistic_regression(classifier):
-    X, Y = make_multilabel()
-    sets = [{"a"} if row[0] else set() for row in Y]
-    options = {"kernel": "linear"} if classifier is KernelMLRHClassifier else {}
-    ours = classifier(**options, **TIGHT).fit(X, sets)
-    theirs = LogisticRegression(tol=1e-10, solver="newton-cholesky").fit(X, Y[:, 0])
-    np.testing.assert_allclose(ours.predict_proba(X)[:, 0], theirs.predict_proba(X)[:, 1], atol=1e-6)
-    assert ours.predict(X) == [{"a"} if label else set() for label in theirs.predict(X)]
-
-
 @BOTH
 def test_pipelines_grid_search_and_cross_validation_work(classifier):
     X, Y = make_multilabel()
@@ -534,53 +209,6 @@ def test_pickles_are_the_same_and_clones_unfitted(classifier):
     assert clone(fitted).get_params() == fitted.get_params()
     with pytest.raises(NotFittedError):
         clone(fitted).predict(X)
-
-
-@BOTH
-@pytest.mark.parametrize("options", [{}, {"size_bias": True}, {"label_space": "observed"}])
-def test_a_warm_start_takes_fewer_iterations_to_the_same_model(classifier, options):
-    X, Y = make_multilabel()
-    cold = classifier(**options).fit(X, Y)
-    warm = classifier(warm_start=True, **options).fit(X, Y)
-    first = warm.n_iter_
-    warm.fit(X, Y)
-    assert warm.n_iter_ <= 1 < first == cold.n_iter_
-    warm.set_params(C=1.1).fit(X, Y)
-    assert warm.n_iter_ < first
-    np.testing.assert_allclose(
-        warm.predict_proba(X), classifier(C=1.1, **options).fit(X, Y).predict_proba(X), atol=2e-3
-    )
-
-
-CHANGES = {
-    "features": lambda X, Y: ({}, X[:, :3], Y),
-    "labels": lambda X, Y: ({}, X, pd.DataFrame(Y, columns=list("wxyz"))),
-    "number of labels": lambda X, Y: ({"min_labels": 0}, X, Y[:, :3]),
-    "kernel": lambda X, Y: ({"kernel": "poly"}, X, Y),
-    "kernel to a matrix": lambda X, Y: ({"kernel": "precomputed"}, X @ X.T, Y),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_warm_start_with_others_than_before_starts_afresh(change):
-    X, Y = make_multilabel()
-    options, X_new, Y_new = CHANGES[change](X, Y)
-    for classifier in (MLRHClassifier, KernelMLRHClassifier):
-        if "kernel" in options and classifier is MLRHClassifier:
-            continue
-        warm = classifier(warm_start=True).fit(X, Y).set_params(**options).fit(X_new, Y_new)
-        cold = classifier(**options).fit(X_new, Y_new)
-        assert warm.n_iter_ == cold.n_iter_
-        np.testing.assert_allclose(warm.predict_proba(X_new), cold.predict_proba(X_new), rtol=1e-9)
-
-
-@BOTH
-def test_a_warm_start_without_an_intercept_forgets_the_one_before(classifier):
-    X, Y = make_multilabel()
-    warm = classifier(warm_start=True).fit(X + 3, Y).set_params(fit_intercept=False, tol=1e-12).fit(X + 3, Y)
-    np.testing.assert_array_equal(warm.intercept_, 0.0)
-    cold = classifier(fit_intercept=False, tol=1e-12).fit(X + 3, Y)
-    np.testing.assert_allclose(warm.predict_proba(X), cold.predict_proba(X), atol=1e-4)
 
 
 def test_too_few_iterations_give_a_convergence_warning_that_says_what_to_do():

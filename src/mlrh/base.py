@@ -6,7 +6,7 @@ A subclass says how X becomes features for the design, and how their coefficient
 import warnings
 from abc import abstractmethod
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight
 
 from mlrh import decisions, solvers, targets
-from mlrh.label_space import CardinalitySpace, ObservedSpace
+from mlrh.label_space import CardinalitySpace, LabelSetDistribution, ObservedSpace
 from mlrh.objective import Objective
 
 SOLVERS = {"mm": solvers.mm, "lbfgs": solvers.lbfgs, "newton-cg": solvers.newton_cg}
@@ -46,7 +46,7 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
     }
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None) -> Self:
         """Fit to X (n_samples, n_features) and y in any of the forms the class documents.
 
         Parameters
@@ -82,29 +82,29 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         sets = self._decide(X)
         return self._targets.decode(sets, X)
 
-    def predict_proba(self, X):
+    def predict_proba(self, X) -> np.ndarray:
         """Marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x) (n_samples, n_classes)."""
         distribution = self.distribution(X)
         if self._targets.is_one_class_per_row and len(self.classes_) == 2:
             return distribution.cardinality_pmf()
         return distribution.marginals()
 
-    def predict_log_proba(self, X):
+    def predict_log_proba(self, X) -> np.ndarray:
         """Logarithms of predict_proba."""
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
-    def decision_function(self, X):
+    def decision_function(self, X) -> np.ndarray:
         """Scores (n_samples, n_labels); for two classes as y, (n_samples,), positive for the second class."""
         scores = self._scores(X)
         return scores[:, 0] if self._targets.is_one_class_per_row and len(self.classes_) == 2 else scores
 
-    def distribution(self, X):
+    def distribution(self, X) -> LabelSetDistribution:
         """The distribution of the label set of each row of X, a LabelSetDistribution."""
         scores = self._scores(X)
         return self.label_space_.with_jobs(self.n_jobs).distribution(scores)
 
-    def score(self, X, y, sample_weight=None):
+    def score(self, X, y, sample_weight=None) -> float:
         """Share of rows whose predicted set is exactly right."""
         predicted = self._decide(X)
         truth, unknown = self._targets.partial_indicator(y)

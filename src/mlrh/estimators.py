@@ -130,7 +130,7 @@ class MLRHClassifier(MLRHBase):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def largest_weights(self, n=10, *, feature_names=None):
+    def largest_weights(self, n: int = 10, *, feature_names=None) -> dict[Any, list[tuple[str, float]]]:
         """The n weights of largest magnitude of each label: {label: [(feature, weight), ...]}.
 
         feature_names overrides the names of the training columns, for example with those a pipeline's vectorizer gives.

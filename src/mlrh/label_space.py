@@ -58,30 +58,30 @@ class LabelSetDistribution:
     space: LabelSpace
     scores: np.ndarray
 
-    def log_partition(self):
+    def log_partition(self) -> np.ndarray:
         """Logarithm of the normalising sum Z, (n_samples,)."""
         return self.space.log_partition(self.scores)
 
-    def marginals(self):
+    def marginals(self) -> np.ndarray:
         """P(y_k = 1), (n_samples, n_labels)."""
         return self.space.marginals(self.scores)
 
-    def cardinality_pmf(self):
+    def cardinality_pmf(self) -> np.ndarray:
         """P(|y| = j) for j = 0, ..., n_labels, (n_samples, n_labels + 1)."""
         return self.space.cardinality_pmf(self.scores)
 
-    def mode(self):
+    def mode(self) -> np.ndarray:
         """The most probable set of each row, (n_samples, n_labels).
 
         Ties: the lower label and the smaller set win, in an observed space the set listed first.
         """
         return self.space.mode(self.scores)
 
-    def log_prob(self, Y):
+    def log_prob(self, Y) -> np.ndarray:
         """Log-probability of one set per row, Y (n_samples, n_labels) -> (n_samples,); -inf outside the space."""
         return self.space.log_prob(self.scores, _sets_of_rows(Y, self.scores.shape))
 
-    def top_sets(self, n):
+    def top_sets(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """The n most probable sets of each row, best first, and their log-probabilities.
 
         Returns sets (n_samples, n, n_labels) and log_probs (n_samples, n). Where a space has fewer than n sets, the
@@ -89,7 +89,7 @@ class LabelSetDistribution:
         """
         return self.space.top_sets(self.scores, _positive_count(n))
 
-    def sample(self, n=1, random_state=None):
+    def sample(self, n: int = 1, random_state=None) -> np.ndarray:
         """n independent sets per row, (n_samples, n, n_labels)."""
         return self.space.sample(self.scores, _positive_count(n), check_random_state(random_state))
 
@@ -141,7 +141,7 @@ class CardinalitySpace:
     def __repr__(self):
         return f"CardinalitySpace(n_labels={self.n_labels}, min_labels={self.min_labels}, max_labels={self.max_labels})"
 
-    def distribution(self, scores):
+    def distribution(self, scores) -> LabelSetDistribution:
         """LabelSetDistribution of scores (n_samples, n_labels)."""
         return LabelSetDistribution(self, _checked_scores(scores, self.n_labels))
 
@@ -272,7 +272,7 @@ class ObservedSpace:
     def __repr__(self):
         return f"ObservedSpace({self.n_biases} sets of {self.n_labels} labels)"
 
-    def distribution(self, scores):
+    def distribution(self, scores) -> LabelSetDistribution:
         """LabelSetDistribution of scores (n_samples, n_labels)."""
         return LabelSetDistribution(self, _checked_scores(scores, self.n_labels))
 

@@ -15,7 +15,7 @@ PARTS = ("all", "train", "test")
 N_DIGITS = 10
 
 
-def load_digit_scenes(n_samples=2000, *, part="all", random_state=0):
+def load_digit_scenes(n_samples: int = 2000, *, part: str = "all", random_state=0) -> MultilabelData:
     """Images of 8 x 8 pixels that show one to three different digits on top of one another, with the digits as labels.
 
     A scene has 1, 2 or 3 digits with probability 0.4, 0.4 and 0.2; which ones is uniform. Each digit is a random image

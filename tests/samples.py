@@ -1,0 +1,33 @@
+"""Multilabel rows drawn from the model itself, and the forms that y can take, shared by the tests of classifiers."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from scipy import sparse
+
+from mlrh import KernelMLRHClassifier, MLRHClassifier
+from mlrh.label_space import CardinalitySpace
+
+BOTH = pytest.mark.parametrize("classifier", [MLRHClassifier, KernelMLRHClassifier])
+
+
+TIGHT = {"tol": 1e-16, "max_iter": 10_000}
+
+
+def make_multilabel(n_samples=200, n_features=6, n_labels=4, *, min_labels=1, max_labels=3, seed=0):
+    """Rows drawn from the model itself."""
+    rng = np.random.RandomState(seed)
+    X = rng.normal(size=(n_samples, n_features))
+    scores = X @ rng.normal(size=(n_features, n_labels))
+    return X, CardinalitySpace(n_labels, min_labels, max_labels).sample(scores, 1, rng)[:, 0].astype(np.int64)
+
+
+FORMS = {
+    "array": lambda Y: Y,
+    "list": lambda Y: Y.tolist(),
+    "sparse": sparse.csr_matrix,
+    "pandas": lambda Y: pd.DataFrame(Y, columns=list("abcd")),
+    "polars": lambda Y: pl.DataFrame(Y, schema=list("abcd"), orient="row"),
+    "sets": lambda Y: [{"abcd"[k] for k in np.flatnonzero(row)} for row in Y],
+}

@@ -1,0 +1,66 @@
+"""Kernels: equal to the linear classifier and to each other where they must be, refused where they are none."""
+
+import numpy as np
+import pytest
+from samples import TIGHT, make_multilabel
+
+from mlrh import KernelMLRHClassifier, MLRHClassifier
+
+
+@pytest.mark.parametrize("label_space", ["cardinality", "observed"])
+def test_a_linear_kernel_equals_the_linear_classifier(label_space):
+    X, Y = make_multilabel()
+    options = {"label_space": label_space, "C": 0.5, **TIGHT}
+    linear = MLRHClassifier(**options).fit(X, Y)
+    kernel = KernelMLRHClassifier(kernel="linear", **options).fit(X, Y)
+    np.testing.assert_allclose(kernel.decision_function(X[:50] + 1), linear.decision_function(X[:50] + 1), atol=1e-5)
+    np.testing.assert_allclose(kernel.dual_coef_ @ X, linear.coef_, atol=1e-5)
+
+
+def test_precomputed_and_callable_kernels_equal_the_named_one():
+    X, Y = make_multilabel()
+    train, test = X[:150], X[150:]
+
+    def gaussian(A, B):
+        return np.exp(-0.3 * ((A[:, None, :] - B[None, :, :]) ** 2).sum(axis=2))
+
+    named = KernelMLRHClassifier(gamma=0.3, **TIGHT).fit(train, Y[:150]).predict_proba(test)
+    called = KernelMLRHClassifier(kernel=gaussian, **TIGHT).fit(train, Y[:150]).predict_proba(test)
+    given = KernelMLRHClassifier(kernel="precomputed", **TIGHT).fit(gaussian(train, train), Y[:150])
+    np.testing.assert_allclose(called, named, atol=1e-8)
+    np.testing.assert_allclose(given.predict_proba(gaussian(test, train)), named, atol=1e-8)
+
+
+def test_gamma_scale_and_auto_are_those_of_svc():
+    X, Y = make_multilabel()
+    for gamma, value in (("scale", 1 / (6 * X.var())), ("auto", 1 / 6)):
+        by_name, by_value = (KernelMLRHClassifier(gamma=g).fit(X, Y).decision_function(X) for g in (gamma, value))
+        np.testing.assert_allclose(by_name, by_value, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (lambda A, B: A @ B.T * np.nan, "must return finite numbers of shape .*; got values that are not finite"),
+        (lambda A, B: A[:, :3], r"of shape \(200, 200\); got shape \(200, 3\)"),
+        (lambda A, B: A @ np.tri(6) @ B.T, "must be symmetric; entries differ by up to"),
+    ],
+)
+def test_a_kernel_function_that_is_none_is_one_clear_error(kernel, message):
+    X, Y = make_multilabel()
+    with pytest.raises(ValueError, match=message):
+        KernelMLRHClassifier(kernel=kernel).fit(X, Y)
+
+
+def test_a_precomputed_kernel_that_is_not_square_or_symmetric_is_an_error():
+    X, Y = make_multilabel()
+    with pytest.raises(ValueError, match=r"must be square in fit; got shape \(200, 6\)"):
+        KernelMLRHClassifier(kernel="precomputed").fit(X, Y)
+    with pytest.raises(ValueError, match="must be symmetric"):
+        KernelMLRHClassifier(kernel="precomputed").fit(X @ X.T + np.tri(200), Y)
+
+
+def test_an_indefinite_kernel_is_an_error_that_says_so():
+    X, Y = make_multilabel()
+    with pytest.raises(ValueError, match="must be positive semidefinite"):
+        KernelMLRHClassifier(kernel="sigmoid", gamma=1.0, coef0=-1.0).fit(X, Y)

@@ -1,0 +1,257 @@
+"""What data leave undetermined, degenerate or badly scaled: the rules hold, and the optimum is still found."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from samples import BOTH, TIGHT, make_multilabel
+from scipy.optimize import brentq
+from scipy.special import expit
+from sklearn.datasets import load_iris, load_wine
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from mlrh import KernelMLRHClassifier, MLRHClassifier
+
+
+@pytest.mark.parametrize(
+    ("options", "Y", "message"),
+    [
+        (
+            {"min_labels": 1},
+            [[1, 0], [0, 0], [1, 1]],
+            r"Row 1 of y has 0 labels, which min_labels=1 excludes, as it does 1 of 3 rows; set min_labels=0",
+        ),
+        (
+            {"max_labels": 1},
+            [[1, 0], [0, 1], [1, 1]],
+            r"Row 2 of y has 2 labels, which max_labels=1 excludes, as it does 1 of 3 rows; set max_labels=2",
+        ),
+        ({"max_labels": 3}, [[1, 0], [0, 1], [1, 1]], "max_labels=3, n_labels=2"),
+        (
+            {"min_labels": 2, "max_labels": 1},
+            [[1, 1], [1, 1], [1, 1]],
+            "Row 0 of y has 2 labels, which max_labels=1 excludes",
+        ),
+        ({"min_labels": 2, "max_labels": 1}, [[1, 0], [1, 0], [0, 1]], "Row 0 of y has 1 labels, which min_labels=2"),
+    ],
+)
+@pytest.mark.parametrize("label_space", ["cardinality", "observed"])
+def test_rows_that_the_sizes_exclude_are_named_with_the_remedy(options, Y, message, label_space):
+    with pytest.raises(ValueError, match=message):
+        MLRHClassifier(label_space=label_space, **options).fit(np.eye(3), np.array(Y))
+
+
+def test_automatic_sizes_are_what_training_shows_and_min_labels_is_the_remedy():
+    X = np.random.RandomState(0).normal(size=(6, 2))
+    Y = np.array([[1, 1, 0], [0, 1, 1], [1, 0, 1], [1, 1, 1], [1, 1, 0], [0, 1, 1]])
+    by_chance = MLRHClassifier().fit(X, Y)
+    assert (by_chance.min_labels_, by_chance.max_labels_) == (2, 3)
+    assert by_chance.predict(100 * X).sum(axis=1).min() == 2
+    remedied = MLRHClassifier(min_labels=1).fit(X, Y)
+    assert remedied.min_labels_ == 1
+    assert np.isfinite(remedied.distribution(X).log_prob(np.tile([1, 0, 0], (6, 1)))).all()
+
+
+@BOTH
+@pytest.mark.parametrize("label_space", ["cardinality", "observed"])
+def test_a_label_without_both_values_gives_one_warning_that_names_it(classifier, label_space):
+    X, Y = make_multilabel()
+    Y = pd.DataFrame(np.column_stack([Y, np.zeros(200, int)]), columns=["a", "b", "c", "d", "never"])
+    with pytest.warns(UserWarning, match="absent from every training row: label 'never'") as caught:
+        fitted = classifier(label_space=label_space).fit(X, Y)
+    assert len(caught) == 1
+    assert np.isfinite(fitted.intercept_).all()
+    assert fitted.predict_proba(X)[:, 4].max() < 1e-4
+    assert fitted.predict(X)["never"].sum() == 0
+
+
+def test_a_label_always_present_is_named_and_predicted():
+    X, Y = make_multilabel()
+    Y = np.column_stack([Y, np.ones(200, int)])
+    with pytest.warns(UserWarning, match="present in every training row: label 4"):
+        fitted = MLRHClassifier().fit(X, Y)
+    assert np.isfinite(fitted.intercept_).all()
+    assert fitted.predict_proba(X)[:, 4].min() > 1 - 1e-4
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
+def test_the_intercept_of_an_absent_label_is_where_the_tiny_penalty_holds_it(solver):
+    """With all sizes labels are independent: N sigmoid(b) + 1e-10 N b = 0 for a label that no row has."""
+    X, Y = make_multilabel()
+    Y[:, 3] = 0
+    with pytest.warns(UserWarning, match="absent from every training row: label 3"):
+        fitted = MLRHClassifier(min_labels=0, max_labels=4, solver=solver, tol=1e-16).fit(X, Y)
+    expected = brentq(lambda b: expit(b) + 1e-10 * b, -30, -10)
+    assert fitted.intercept_[3] == pytest.approx(expected, abs=0.05)
+    np.testing.assert_allclose(fitted.coef_[3], 0.0, atol=1e-5)
+
+
+def test_rows_all_of_the_largest_size_keep_the_intercepts_finite():
+    X, Y = make_multilabel(min_labels=2, max_labels=2)
+    with pytest.warns(UserWarning, match="the only size of the training rows: 2, at the limit"):
+        fitted = MLRHClassifier(min_labels=1).fit(X, Y)
+    assert np.abs(fitted.intercept_).max() < 1e3
+    assert fitted.distribution(X).cardinality_pmf()[:, 2].min() > 0.98
+
+
+def test_labels_that_every_row_has_are_named():
+    with pytest.warns(UserWarning, match="present in every training row: label 0, 1"):
+        fitted = MLRHClassifier().fit(np.eye(3), np.ones((3, 2), int))
+    assert fitted.predict(np.eye(3)).tolist() == [[1, 1]] * 3
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
+def test_rows_all_of_the_smallest_size_keep_the_intercepts_finite(solver):
+    X, y = load_iris(return_X_y=True)
+    with pytest.warns(UserWarning, match="the only size of the training rows: 1, at the limit") as caught:
+        fitted = MLRHClassifier(min_labels=1, max_labels=3, solver=solver).fit(X, np.eye(3, dtype=int)[y])
+    assert len(caught) == 1
+    assert np.abs(fitted.intercept_).max() < 1e3
+    assert fitted.distribution(X).cardinality_pmf()[:, 1].min() > 0.98
+
+
+def test_a_size_that_nobody_has_gets_a_finite_bias():
+    X, Y = make_multilabel(max_labels=4)
+    rows = np.isin(Y.sum(axis=1), [1, 3])
+    with pytest.warns(UserWarning, match="a bias to learn for a size that no training row has: 2"):
+        fitted = MLRHClassifier(size_bias=True).fit(X[rows], Y[rows])
+    assert np.isfinite(fitted.size_bias_).all()
+    assert fitted.size_bias_[2] < -1
+    assert fitted.distribution(X).cardinality_pmf()[:, 2].max() < 0.2
+    assert fitted.size_bias_[1:4].sum() == pytest.approx(0, abs=1e-9)
+
+
+@BOTH
+@pytest.mark.parametrize("C", [1.0, np.inf])
+def test_one_size_for_all_gives_coefficients_and_intercepts_that_sum_to_zero(classifier, C):
+    X, Y = make_multilabel(min_labels=2, max_labels=2)
+    options = {"kernel": "linear"} if classifier is KernelMLRHClassifier else {}
+    fitted = classifier(C=C, **options).fit(X, Y)
+    weights = fitted.coef_ if classifier is MLRHClassifier else fitted.dual_coef_
+    np.testing.assert_allclose(weights.sum(axis=0), 0.0, atol=1e-9)
+    assert fitted.intercept_.sum() == pytest.approx(0.0, abs=1e-9)
+
+
+def test_size_biases_without_a_penalty_meet_the_same_conditions():
+    X, Y = make_multilabel()
+    bias = MLRHClassifier(size_bias=True, C=np.inf, tol=1e-14).fit(X, Y).size_bias_
+    assert np.abs(bias).max() > 1e-3
+    assert bias.sum() == pytest.approx(0.0, abs=1e-9)
+    assert bias @ np.arange(5) == pytest.approx(0.0, abs=1e-9)
+
+
+DEGENERATE = {
+    "rank deficient": lambda X: np.column_stack([X, X[:, 0] + X[:, 1]]),
+    "constant columns": lambda X: np.column_stack([X, np.ones(len(X)), np.zeros(len(X))]),
+    "all zero": np.zeros_like,
+    "more features than rows": lambda X: np.tile(X, (1, 60)),
+    "of very different scale": lambda X: X * 10.0 ** np.arange(-6, 6, 2),
+    "far from the origin": lambda X: X + 1e6,
+}
+
+
+@BOTH
+@pytest.mark.parametrize("C", [1.0, np.inf])
+@pytest.mark.parametrize("case", DEGENERATE)
+def test_degenerate_features_give_finite_coefficients_and_probabilities(classifier, case, C):
+    X, Y = make_multilabel()
+    X = DEGENERATE[case](X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # without a penalty these may have no optimum
+        fitted = classifier(C=C, max_iter=200).fit(X, Y)
+    weights = fitted.coef_ if hasattr(fitted, "coef_") else fitted.dual_coef_
+    assert np.isfinite(weights).all()
+    proba = fitted.predict_proba(X)
+    assert ((proba >= 0) & (proba <= 1)).all()
+    np.testing.assert_allclose(proba.sum(axis=1), fitted.distribution(X).cardinality_pmf() @ np.arange(5), atol=1e-9)
+
+
+RESCALED = {
+    "one column a million times as large": lambda X: X * [1, 1, 1, 1, 1, 1e7],
+    "columns of very different scale": lambda X: X * 10.0 ** np.arange(-6, 6, 2),
+    "far from the origin": lambda X: X + 1e8,
+    "a column of dates in seconds": lambda X: X * [1, 1, 1, 1, 1, 3e7] + [0, 0, 0, 0, 0, 1.7e9],
+}
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm"])
+@pytest.mark.parametrize("case", RESCALED)
+def test_the_unpenalised_fit_does_not_depend_on_the_scale_or_origin_of_columns(case, solver):
+    X, Y = make_multilabel()
+    plain = MLRHClassifier(C=np.inf).fit(X, Y)
+    rescaled = MLRHClassifier(C=np.inf, solver=solver, max_iter=5000).fit(RESCALED[case](X), Y)
+    assert rescaled.objective_ == pytest.approx(plain.objective_, rel=1e-6)
+    np.testing.assert_allclose(rescaled.predict_proba(RESCALED[case](X)), plain.predict_proba(X), atol=2e-3)
+
+
+@pytest.mark.parametrize("offset", [300.0, 2000.0])
+def test_float32_features_far_from_the_origin_are_fitted_as_float64_ones(offset):
+    X, Y = make_multilabel()
+    X = (X + offset).astype(np.float32)
+    single, double = MLRHClassifier().fit(X, Y), MLRHClassifier().fit(X.astype(np.float64), Y)
+    assert single.objective_ == pytest.approx(double.objective_, rel=1e-5)
+    np.testing.assert_allclose(single.coef_, double.coef_, atol=2e-3)
+
+
+def test_with_fewer_rows_than_features_a_huge_column_hides_no_other():
+    X, Y = make_multilabel(60, 100)
+    huge = np.column_stack([X + 1e6, 1e9 * X[:, :1]])
+    assert MLRHClassifier().fit(huge, Y).objective_ <= MLRHClassifier().fit(X, Y).objective_ * (1 + 1e-6)
+
+
+def test_features_too_large_to_be_squared_are_an_error():
+    X, Y = make_multilabel()
+    for huge in (X * 1e200, (X * 1e25).astype(np.float32)):
+        with pytest.raises(ValueError, match="too large to be squared; scale them"):
+            MLRHClassifier().fit(huge, Y)
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
+@pytest.mark.parametrize("load", [load_iris, load_wine])
+def test_the_tolerance_is_kept_where_data_are_nearly_separable(load, solver):
+    X, y = load(return_X_y=True)
+    X = StandardScaler().fit_transform(X)
+    found = MLRHClassifier(C=1e4, solver=solver).fit(X, y)
+    best = MLRHClassifier(C=1e4, solver="newton-cg", tol=1e-14).fit(X, y)
+    assert found.objective_ - best.objective_ <= 20 * found.tol * len(y) * np.log(3)
+
+
+def test_a_redundant_column_does_not_change_the_unpenalised_predictions():
+    X, Y = make_multilabel()
+    plain = MLRHClassifier(C=np.inf, **TIGHT).fit(X, Y)
+    redundant = DEGENERATE["rank deficient"](X)
+    np.testing.assert_allclose(
+        MLRHClassifier(C=np.inf, **TIGHT).fit(redundant, Y).predict_proba(redundant), plain.predict_proba(X), atol=1e-6
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("label_space", ["cardinality", "observed"])
+def test_one_row_is_enough_to_predict_it(classifier, label_space):
+    with pytest.warns(UserWarning, match="every training row"):
+        fitted = classifier(label_space=label_space).fit([[1.0, 2.0]], [[1, 0, 1]])
+    assert fitted.predict([[1.0, 2.0]]).tolist() == [[1, 0, 1]]
+
+
+@BOTH
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm"])
+def test_rows_without_any_label_are_learned_as_such(classifier, solver):
+    X, _ = make_multilabel(30)
+    with pytest.warns(UserWarning, match="absent from every training row: label 0, 1, 2"):
+        fitted = classifier(solver=solver).fit(X, np.zeros((30, 3), int))
+    assert fitted.predict(X).sum() == 0
+    np.testing.assert_array_equal(fitted.predict_proba(X), 0.0)
+
+
+@BOTH
+def test_one_label_is_binary_logistic_regression(classifier):
+    X, Y = make_multilabel()
+    sets = [{"a"} if row[0] else set() for row in Y]
+    options = {"kernel": "linear"} if classifier is KernelMLRHClassifier else {}
+    ours = classifier(**options, **TIGHT).fit(X, sets)
+    theirs = LogisticRegression(tol=1e-10, solver="newton-cholesky").fit(X, Y[:, 0])
+    np.testing.assert_allclose(ours.predict_proba(X)[:, 0], theirs.predict_proba(X)[:, 1], atol=1e-6)
+    assert ours.predict(X) == [{"a"} if label else set() for label in theirs.predict(X)]

@@ -1,0 +1,55 @@
+"""Warm starts: fewer iterations to the same model, and none from what no longer fits."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from samples import BOTH, make_multilabel
+
+from mlrh import KernelMLRHClassifier, MLRHClassifier
+
+
+@BOTH
+@pytest.mark.parametrize("options", [{}, {"size_bias": True}, {"label_space": "observed"}])
+def test_a_warm_start_takes_fewer_iterations_to_the_same_model(classifier, options):
+    X, Y = make_multilabel()
+    cold = classifier(**options).fit(X, Y)
+    warm = classifier(warm_start=True, **options).fit(X, Y)
+    first = warm.n_iter_
+    warm.fit(X, Y)
+    assert warm.n_iter_ <= 1 < first == cold.n_iter_
+    warm.set_params(C=1.1).fit(X, Y)
+    assert warm.n_iter_ < first
+    np.testing.assert_allclose(
+        warm.predict_proba(X), classifier(C=1.1, **options).fit(X, Y).predict_proba(X), atol=2e-3
+    )
+
+
+CHANGES = {
+    "features": lambda X, Y: ({}, X[:, :3], Y),
+    "labels": lambda X, Y: ({}, X, pd.DataFrame(Y, columns=list("wxyz"))),
+    "number of labels": lambda X, Y: ({"min_labels": 0}, X, Y[:, :3]),
+    "kernel": lambda X, Y: ({"kernel": "poly"}, X, Y),
+    "kernel to a matrix": lambda X, Y: ({"kernel": "precomputed"}, X @ X.T, Y),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_warm_start_with_others_than_before_starts_afresh(change):
+    X, Y = make_multilabel()
+    options, X_new, Y_new = CHANGES[change](X, Y)
+    for classifier in (MLRHClassifier, KernelMLRHClassifier):
+        if "kernel" in options and classifier is MLRHClassifier:
+            continue
+        warm = classifier(warm_start=True).fit(X, Y).set_params(**options).fit(X_new, Y_new)
+        cold = classifier(**options).fit(X_new, Y_new)
+        assert warm.n_iter_ == cold.n_iter_
+        np.testing.assert_allclose(warm.predict_proba(X_new), cold.predict_proba(X_new), rtol=1e-9)
+
+
+@BOTH
+def test_a_warm_start_without_an_intercept_forgets_the_one_before(classifier):
+    X, Y = make_multilabel()
+    warm = classifier(warm_start=True).fit(X + 3, Y).set_params(fit_intercept=False, tol=1e-12).fit(X + 3, Y)
+    np.testing.assert_array_equal(warm.intercept_, 0.0)
+    cold = classifier(fit_intercept=False, tol=1e-12).fit(X + 3, Y)
+    np.testing.assert_allclose(warm.predict_proba(X), cold.predict_proba(X), atol=1e-4)
