@@ -344,3 +344,25 @@ def test_fit_leaves_its_inputs_unchanged(classifier):
     classifier(label_space="observed").fit(X, Y, sample_weight=weights).predict(X)
     for array, copy in zip((X, Y, weights), before, strict=True):
         np.testing.assert_array_equal(array, copy)
+
+
+def test_score_weighs_its_rows():
+    X, Y = make_multilabel()
+    fitted = MLRHClassifier().fit(X, Y)
+    right, weights = (fitted.predict(X) == Y).all(axis=1), np.arange(200.0)
+    assert fitted.score(X, Y, sample_weight=weights) == pytest.approx(np.average(right, weights=weights))
+
+
+def test_an_excluded_row_is_named_by_its_place_among_all_rows():
+    X, Y = make_multilabel(30)
+    Y[20] = 0
+    with pytest.raises(ValueError, match="Row 20 of y has 0 labels"):
+        MLRHClassifier(min_labels=1).fit(X, Y, sample_weight=np.r_[np.zeros(5), np.ones(25)])
+
+
+def test_strengths_that_are_no_numbers_are_an_error():
+    X, Y = make_multilabel(30)
+    with pytest.raises(ValueError, match="1 / C and the sum of sample_weight must be finite"):
+        MLRHClassifier(C=5e-324).fit(X, Y)
+    with pytest.raises(ValueError, match="1 / C and the sum of sample_weight must be finite"):
+        MLRHClassifier().fit(X, Y, sample_weight=np.full(30, 1e307))

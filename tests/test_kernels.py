@@ -64,3 +64,19 @@ def test_an_indefinite_kernel_is_an_error_that_says_so():
     X, Y = make_multilabel()
     with pytest.raises(ValueError, match="must be positive semidefinite"):
         KernelMLRHClassifier(kernel="sigmoid", gamma=1.0, coef0=-1.0).fit(X, Y)
+
+
+def test_a_kernel_that_rounding_eats_up_is_named():
+    X, Y = make_multilabel()
+    with pytest.warns(UserWarning, match="rounding hides a part of it"):
+        KernelMLRHClassifier(kernel="linear").fit(X + 1e7, Y)
+
+
+def test_a_precomputed_kernel_with_rows_of_weight_zero_predicts_as_without_them():
+    X, Y = make_multilabel()
+    weights = (np.arange(200) % 3 > 0).astype(float)
+    kept = weights > 0
+    weighted = KernelMLRHClassifier(kernel="precomputed").fit(X @ X.T, Y, weights)
+    without = KernelMLRHClassifier(kernel="precomputed").fit(X[kept] @ X[kept].T, Y[kept])
+    np.testing.assert_allclose(weighted.predict_proba(X @ X.T), without.predict_proba(X @ X[kept].T), atol=1e-9)
+    np.testing.assert_array_equal(weighted.support_, np.flatnonzero(kept))

@@ -165,7 +165,7 @@ def test_metric_of_very_many_features_is_the_diagonal_and_mm_refuses_it():
 
 def test_gram_features_reproduce_the_gram_matrix_and_their_map_inverts_them():
     factor = np.random.RandomState(0).normal(size=(12, 4))
-    features, back = gram_features(factor @ factor.T)
+    features, back, _ = gram_features(factor @ factor.T)
     assert features.shape == (12, 4)
     np.testing.assert_allclose(features @ features.T, factor @ factor.T, atol=1e-12)
     np.testing.assert_allclose(factor @ factor.T @ back, features, atol=1e-12)

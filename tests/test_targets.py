@@ -80,10 +80,6 @@ def test_label_sets_of_one_string_each_are_still_label_sets():
     assert not form.is_one_class_per_row
 
 
-def test_a_series_of_label_sets_is_taken_as_label_sets():
-    np.testing.assert_array_equal(targets.encode(pd.Series([{"a", "c"}, {"b"}, {"a", "b"}]))[1], MATRIX)
-
-
 @pytest.mark.parametrize("y", [[2, 5, 9, 5], ["x", "y", "z", "y"], np.array(["x", "y", "z", "y"], object)])
 def test_three_classes_become_one_label_each(y):
     form, matrix, back = round_trip(y)
@@ -221,3 +217,50 @@ def test_decoding_and_encoding_leave_the_input_unchanged():
     matrix[:] = 0
     form.decode(matrix)[:] = 5
     np.testing.assert_array_equal(y, MATRIX)
+
+
+@pytest.mark.filterwarnings("ignore:A column-vector y")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda sets: pd.DataFrame({"y": sets}),
+        lambda sets: pd.Series([np.array(sorted(labels), object) for labels in sets]),
+        lambda sets: [np.array(sorted(labels)) for labels in sets],
+        tuple,
+    ],
+    ids=["one-column frame", "series of arrays", "list of arrays", "tuple of sets"],
+)
+def test_label_sets_in_unusual_wrappings_are_taken_in_training_and_after(make):
+    sets = [{"a", "c"}, {"b"}, {"a", "b"}]
+    form, matrix = targets.encode(make(sets))
+    np.testing.assert_array_equal(matrix, MATRIX)
+    np.testing.assert_array_equal(form.indicator(make(sets)), MATRIX)
+
+
+def test_integers_of_numpy_are_labels_like_others():
+    form, matrix, back = round_trip([set(np.flatnonzero(row)) for row in MATRIX])
+    np.testing.assert_array_equal(matrix, MATRIX)
+    assert form.classes.dtype == np.int64
+    assert back == [{0, 2}, {1}, {0, 1}]
+
+
+def test_a_sparse_column_is_compared_with_a_dense_one():
+    form, _ = targets.encode(sparse.csr_array([[1], [0], [1]]))
+    np.testing.assert_array_equal(form.indicator(np.array([[1], [0], [1]])), [[1], [0], [1]])
+
+
+def test_classes_none_of_which_training_showed_are_an_error():
+    form, _ = targets.encode([0, 1, 2])
+    with pytest.raises(ValueError, match="no class of training; classes are 0, 1, 2"):
+        form.partial_indicator(["0", "1"])
+
+
+def test_bytes_are_no_classes():
+    with pytest.raises(ValueError, match="not bytes; decode them"):
+        targets.encode(np.array([b"a", b"b"]))
+
+
+def test_more_columns_than_in_training_are_an_error():
+    form, _ = targets.encode(MATRIX[:, :2])
+    with pytest.raises(ValueError, match="must have 2 columns, as in training; got 3"):
+        form.indicator(MATRIX)

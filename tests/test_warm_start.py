@@ -53,3 +53,25 @@ def test_a_warm_start_without_an_intercept_forgets_the_one_before(classifier):
     np.testing.assert_array_equal(warm.intercept_, 0.0)
     cold = classifier(fit_intercept=False, tol=1e-12).fit(X + 3, Y)
     np.testing.assert_allclose(warm.predict_proba(X), cold.predict_proba(X), atol=1e-4)
+
+
+def test_a_warm_start_with_fewer_rows_than_features_takes_fewer_iterations():
+    X, Y = make_multilabel(60, 100)
+    warm = MLRHClassifier(warm_start=True).fit(X, Y)
+    first = warm.n_iter_
+    assert warm.fit(X, Y).n_iter_ <= 1 < first
+
+
+def test_a_fit_that_fails_leaves_the_one_before_as_it_was():
+    X, Y = make_multilabel()
+    warm = MLRHClassifier(warm_start=True).fit(X, Y)
+    before = warm.predict_proba(X)
+    for X_bad, Y_bad, weights in ((X * 1e200, Y[:, :3], None), (X, Y[:, :3], np.full(200, -1.0))):
+        with pytest.raises(ValueError, match=r"squared|[Nn]egative"):
+            warm.fit(X_bad, Y_bad, weights)
+        np.testing.assert_array_equal(warm.predict_proba(X), before)
+        assert warm.score(X, Y) > 0
+    fresh = MLRHClassifier(warm_start=True, l1_ratio=0.5)
+    with pytest.raises(ValueError, match="l1_ratio must be 0"):
+        fresh.fit(X, Y)
+    np.testing.assert_allclose(fresh.set_params(l1_ratio=0.0).fit(X, Y).predict_proba(X), before)

@@ -60,21 +60,26 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         -------
         self
         """
-        before = getattr(self, "_fitted_as", None)
+        if self.l1_ratio > 0:
+            raise ValueError(f"These solvers minimise smooth objectives, so l1_ratio must be 0; got {self.l1_ratio}.")
         X = self._validate_X(X, reset=True)
-        self._targets, Y = targets.encode(y)
+        form, Y = targets.encode(y)
         _check_same_length(X, Y)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        _check_strength(self.C, weights)
         support = np.flatnonzero(weights > 0)
         if len(support) < len(weights):
             X, Y, weights = self._rows(X, support), Y[support], weights[support]
-            self._targets, Y = self._targets.seen_in(Y)
-        self.classes_ = self._targets.classes
-        space = self._make_space(Y, support)
-        self._warn_where_undetermined(Y)
-        self._fitted_as = (self.n_features_in_, self.classes_.tolist(), *self._form_of_scores(support))
-        self._fit_rows(X, Y, weights, space, warm=self.warm_start and before == self._fitted_as)
-        self.support_ = support
+            form, Y = form.seen_in(Y)
+        sizes = self._sizes(form, Y, support)
+        all_sets = CardinalitySpace(Y.shape[1], *sizes, n_jobs=self.n_jobs)
+        space = ObservedSpace(_canonical_sets(Y)) if self.label_space == "observed" else all_sets
+        self._warn_where_undetermined(form, Y, sizes)
+        fitted_as = (self.n_features_in_, form.classes.tolist(), *self._form_of_scores(support))
+        self._fit_rows(X, Y, weights, space, warm=self.warm_start and getattr(self, "_fitted_as", None) == fitted_as)
+        # Kept only now: a fit that fails leaves the one before as it was.
+        self._targets, self.classes_, self._fitted_as, self.support_ = form, form.classes, fitted_as, support
+        self.min_labels_, self.max_labels_ = sizes
         return self
 
     def predict(self, X):
@@ -144,34 +149,32 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
     @abstractmethod
     def _scores(self, X): ...
 
-    def _make_space(self, Y, support):
-        """The label space of Y; an error names the first row that given sizes exclude, by its place in support."""
+    def _sizes(self, form, Y, support):
+        """Smallest and largest admissible size; an error names the first row they exclude, by its place in support."""
+        if form.is_one_class_per_row:
+            return (0, 1) if Y.shape[1] == 1 else (1, 1)
         counts = np.count_nonzero(Y, axis=1)
-        if self._targets.is_one_class_per_row:
-            smallest, largest = (0, 1) if Y.shape[1] == 1 else (1, 1)
-        else:
-            smallest = int(counts.min()) if self.min_labels == "auto" else self.min_labels
-            largest = int(counts.max()) if self.max_labels == "auto" else self.max_labels
-            _check_sizes(counts, support, smallest, largest)
-        space = CardinalitySpace(Y.shape[1], smallest, largest, n_jobs=self.n_jobs)
-        self.min_labels_, self.max_labels_ = smallest, largest
-        return ObservedSpace(_canonical_sets(Y)) if self.label_space == "observed" else space
+        smallest = int(counts.min()) if self.min_labels == "auto" else self.min_labels
+        largest = int(counts.max()) if self.max_labels == "auto" else self.max_labels
+        _check_sizes(counts, support, smallest, largest)
+        return smallest, largest
 
-    def _warn_where_undetermined(self, Y):
+    def _warn_where_undetermined(self, form, Y, sizes):
         """Say once what the rows leave without a finite optimum; the objective's rules keep it finite."""
-        if self._targets.is_one_class_per_row:
+        if form.is_one_class_per_row:
             return
+        smallest, largest = sizes
         problems = []
         for value, state in ((0, "absent from"), (1, "present in")):
             constant = (Y.sum(axis=0, dtype=np.int64) == value * len(Y)).nonzero()[0]
-            names = [repr(name) for name in self.classes_[constant].tolist()]
+            names = [repr(name) for name in form.classes[constant].tolist()]
             if names:
                 more = f" and {len(names) - 10} more" if len(names) > 10 else ""
                 problems.append(f"{state} every training row: label {', '.join(names[:10])}{more}")
-        sizes = np.unique(np.count_nonzero(Y, axis=1))
-        if len(sizes) == 1 and self.min_labels_ < self.max_labels_ and sizes[0] in (self.min_labels_, self.max_labels_):
-            problems.append(f"the only size of the training rows: {sizes[0]}, at the limit of the admissible sizes")
-        absent = np.setdiff1d(np.arange(self.min_labels_, self.max_labels_ + 1), sizes)
+        seen = np.unique(np.count_nonzero(Y, axis=1))
+        if len(seen) == 1 and smallest < largest and seen[0] in sizes:
+            problems.append(f"the only size of the training rows: {seen[0]}, at the limit of the admissible sizes")
+        absent = np.setdiff1d(np.arange(smallest, largest + 1), seen)
         if self.size_bias and self.label_space == "cardinality" and len(absent):
             problems.append(f"a bias to learn for a size that no training row has: {', '.join(map(str, absent))}")
         if problems:
@@ -197,10 +200,6 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
     def _minimise(self, objective, start):
         """Run the solver and keep what it says of itself; returns the canonical parameters."""
         name = "lbfgs" if self.solver == "auto" else self.solver
-        if self.l1_ratio > 0:
-            raise ValueError(
-                f"solver {name!r} minimises smooth objectives, so l1_ratio must be 0; got {self.l1_ratio}."
-            )
         options = {"step": self.mm_step} if name == "mm" else {}
         solution = SOLVERS[name](
             objective, start, tol=self.tol, max_iter=self.max_iter, report=self._report(name), **options
@@ -243,6 +242,13 @@ def _canonical_sets(Y):
     """The distinct rows of Y, smaller sets first, then those with lower labels: the order in which ties are broken."""
     distinct = np.unique(Y, axis=0)[::-1]
     return distinct[np.argsort(distinct.sum(axis=1, dtype=np.int64), kind="stable")]
+
+
+def _check_strength(C, weights):
+    with np.errstate(over="ignore"):
+        total = weights.sum()
+    if not np.isfinite(1.0 / C) or not np.isfinite(total):
+        raise ValueError(f"1 / C and the sum of sample_weight must be finite; got C={C} and {total}.")
 
 
 def _check_same_length(X, Y):

@@ -8,7 +8,8 @@ its curvature separates from that of the coefficients, and a large mean costs no
 import numpy as np
 from scipy import linalg, sparse
 
-MAX_FACTORED = 6000  # features, or rows if they are fewer, beyond which a dense factor costs too much memory
+MAX_FACTORED = 6000  # features beyond which a dense factor of their Gram matrix costs too much memory
+MAX_DENSE = 40_000_000  # entries of a matrix that may be made dense
 
 
 class Design:
@@ -21,13 +22,17 @@ class Design:
         with np.errstate(over="ignore", invalid="ignore"):
             mean = weights @ X / self.total_weight if fit_intercept else np.zeros(self.n_features)
             self.mean = np.asarray(mean, np.float64)
-            self.is_shifted = fit_intercept and sparse.issparse(X)
-            self.X = X if self.is_shifted or not fit_intercept else (X - self.mean).astype(X.dtype)
+            self.shift = np.zeros(self.n_features)  # what is still to be subtracted from the stored features
+            if sparse.issparse(X) and fit_intercept:
+                self.X, self.shift = _centre_full_columns(X, self.mean)
+            else:
+                self.X = (X - self.mean).astype(X.dtype) if fit_intercept else X
+        self.is_shifted = bool(self.shift.any())
 
     def scores(self, coef, intercept):
         """(X - mean) @ coef + intercept in the type of X; coef (n_features, n_labels), intercept (n_labels,)."""
         scores = self.X @ coef.astype(self.X.dtype, copy=False)
-        scores += intercept - self.mean @ coef if self.is_shifted else intercept
+        scores += intercept - self.shift @ coef if self.is_shifted else intercept
         return scores
 
     def pull_back(self, residuals):
@@ -35,26 +40,33 @@ class Design:
         total = residuals.sum(axis=0, dtype=np.float64)
         coef = np.asarray(self.X.T @ residuals, np.float64)
         if self.is_shifted:
-            coef -= np.outer(self.mean, total)
+            coef -= np.outer(self.shift, total)
         return coef, total if self.fit_intercept else np.zeros_like(total)
 
     def gram(self):
-        """(X - mean)' diag(weights) (X - mean)."""
-        X = self.X
-        if np.ptp(self.weights) == 0:
-            gram = (X.T @ X) * X.dtype.type(self.weights[0])
-        elif sparse.issparse(X):
-            gram = X.T @ (sparse.diags_array(self.weights.astype(X.dtype)) @ X)
-        else:
-            gram = X.T @ (X * self.weights[:, None].astype(X.dtype))
-        gram = np.asarray(gram.toarray() if sparse.issparse(gram) else gram, np.float64)
-        return gram - self.total_weight * np.outer(self.mean, self.mean) if self.is_shifted else gram
+        """(X - mean)' diag(weights) (X - mean), in float64 throughout."""
+        gram = np.zeros((self.n_features, self.n_features))
+        step = self.n_samples if self.X.dtype == np.float64 or sparse.issparse(self.X) else 4096
+        for start in range(0, self.n_samples, step):
+            X, weights = self.X[start : start + step].astype(np.float64, copy=False), self.weights[start : start + step]
+            if np.ptp(self.weights) == 0:
+                part = (X.T @ X) * self.weights[0]
+            elif sparse.issparse(X):
+                part = X.T @ (sparse.diags_array(weights) @ X)
+            else:
+                part = X.T @ (X * weights[:, None])
+            gram += part.toarray() if sparse.issparse(part) else part
+        return gram - self.total_weight * np.outer(self.shift, self.shift) if self.is_shifted else gram
 
     def squared_norms(self):
         """The diagonal of `gram`, without forming it."""
         squared = self.X.multiply(self.X) if sparse.issparse(self.X) else np.square(self.X)
-        norms = np.asarray(self.weights @ squared, np.float64)
-        return np.maximum(norms - self.total_weight * self.mean**2, 0.0) if self.is_shifted else norms
+        return np.maximum(np.asarray(self.weights @ squared) - self.total_weight * self.shift**2, 0.0)
+
+    def largest_entries(self):
+        """Largest magnitude in each column of X."""
+        largest = abs(self.X).max(axis=0)
+        return largest.toarray().ravel() if sparse.issparse(largest) else np.asarray(largest)
 
 
 class CoefficientMetric:
@@ -68,9 +80,9 @@ class CoefficientMetric:
     def __init__(self, design, *, curvature, alpha):
         self.is_full = design.n_features <= MAX_FACTORED
         with np.errstate(over="ignore", invalid="ignore"):
-            matrix = curvature * (design.gram() if self.is_full else design.squared_norms())
-        if not np.isfinite(matrix).all():
-            raise ValueError("The features are too large to be squared; scale them, for example with StandardScaler.")
+            matrix = design.gram() if self.is_full else design.squared_norms()
+        _check_squares(np.diag(matrix) if self.is_full else matrix, design)
+        matrix = curvature * matrix
         if not self.is_full:
             self._scale = np.sqrt(reciprocals(matrix + alpha))[:, None]
             return
@@ -95,35 +107,39 @@ class RowSpace:
     """Coordinates of the span of the rows of a design with fewer rows than features.
 
     The penalised optimum lies in that span, so it can be found in as many coordinates as there are rows. `features`
-    (n_samples, rank) give the same scores with coefficients z as X does with `expand(z)`; `reduce` is the way back.
+    (n_samples, rank) give the same centred scores with coefficients z as X does with `expand(z)`; `reduce` is the way
+    back. Orthogonal coordinates by QR: products of rows would square the ratio between large and small columns.
     """
 
     def __init__(self, design):
-        self.X = design.X
-        if sparse.issparse(self.X):
-            products = (self.X @ self.X.T).toarray().astype(np.float64)
-            self.features, self._back = gram_features(products)
-        else:
-            # Orthogonal coordinates by QR: products would square the ratio between large and small columns.
-            basis, triangle, order = linalg.qr(self.X.T.astype(np.float64), mode="economic", pivoting=True)
-            pivots = np.abs(np.diag(triangle))
-            rank = np.count_nonzero(pivots > max(self.X.shape) * np.finfo(np.float64).eps * pivots[0])
-            self._basis = basis[:, :rank]
-            self.features = np.empty((len(order), rank))
-            self.features[order] = triangle[:rank].T
+        X = design.X.toarray() - design.shift if sparse.issparse(design.X) else design.X
+        basis, triangle, order = linalg.qr(X.T.astype(np.float64), mode="economic", pivoting=True, check_finite=False)
+        pivots = np.abs(np.diag(triangle))
+        rank = np.count_nonzero(pivots > max(X.shape) * np.finfo(np.float64).eps * pivots[0])
+        self._basis = basis[:, :rank]
+        self.features = np.empty((len(order), rank))
+        self.features[order] = triangle[:rank].T
+
+    @staticmethod
+    def pays(design):
+        """Whether there are fewer rows than features, and few enough entries to be held densely."""
+        return design.n_samples < design.n_features and design.n_samples * design.n_features <= MAX_DENSE
 
     def expand(self, z):
-        return self.X.T @ (self._back @ z) if sparse.issparse(self.X) else self._basis @ z
+        """Coefficients of X (n_features, n_labels) from those of the features."""
+        return self._basis @ z
 
     def reduce(self, coef):
-        return self._back.T @ (self.X @ coef) if sparse.issparse(self.X) else self._basis.T @ coef
+        """Coefficients of the features that give the scores nearest to those of X with coef."""
+        return self._basis.T @ coef
 
 
 def gram_features(gram):
-    """Features whose inner products are the Gram matrix, and the map from their coefficients to dual coefficients.
+    """Features whose inner products are the Gram matrix, the map of their coefficients to dual ones, and what is lost.
 
     gram = U diag(values) U' gives features U sqrt(values) and the map U / sqrt(values), both (n_samples, rank):
-    optimising in these coordinates avoids the square of the Gram matrix's condition number.
+    optimising in these coordinates avoids the square of the Gram matrix's condition number. Lost are eigenvalues below
+    the rounding error of the largest: the last result is that bound.
     """
     values, vectors = linalg.eigh(gram, check_finite=False)
     largest = max(values[-1], 0.0)
@@ -132,9 +148,10 @@ def gram_features(gram):
             f"The kernel matrix must be positive semidefinite; its smallest eigenvalue is {values[0]:.3g} and its "
             f"largest {values[-1]:.3g}. Choose another kernel (sigmoid often fails) or other parameters."
         )
-    kept = values > largest * len(values) * np.finfo(np.float64).eps
+    lost = largest * len(values) * np.finfo(np.float64).eps
+    kept = values > lost
     roots = np.sqrt(values[kept])
-    return vectors[:, kept] * roots, vectors[:, kept] / roots
+    return vectors[:, kept] * roots, vectors[:, kept] / roots, lost
 
 
 def reciprocals(values):
@@ -155,3 +172,29 @@ def _factor(matrix, eps):
     values, vectors = linalg.eigh(matrix, check_finite=False)
     kept = values > 10 * len(values) * eps * max(values[-1], 0.0)
     return None, vectors[:, kept], 1.0 / values[kept]
+
+
+def _centre_full_columns(X, mean):
+    """A sparse X whose (nearly) full columns are centred, and the means that are left to be subtracted implicitly.
+
+    A column with a share z of zeros has a variance of at least z / (1 - z) of its squared mean, so that the implicit
+    way loses digits only where z is tiny; there, storing what is missing costs nothing.
+    """
+    n_stored = np.bincount(X.indices[X.data != 0], minlength=X.shape[1])
+    full = np.flatnonzero(n_stored >= 0.999 * X.shape[0])
+    if len(full) == 0:
+        return X, mean
+    rest = np.setdiff1d(np.arange(X.shape[1]), full)
+    centred = sparse.csr_array((X[:, full].toarray() - mean[full]).astype(X.dtype))
+    order = np.argsort(np.concatenate([rest, full]), kind="stable")
+    joined = sparse.csr_array(sparse.hstack([X[:, rest], centred], format="csc")[:, order])
+    shift = mean.copy()
+    shift[full] = 0.0
+    return joined, shift
+
+
+def _check_squares(squares, design):
+    if not np.isfinite(squares).all():
+        raise ValueError("The features are too large to be squared; scale them, for example with StandardScaler.")
+    if (squares < 1e-290).any() and (design.largest_entries()[squares < 1e-290] > 0).any():
+        raise ValueError("Some features are too small to be squared; scale them, for example with StandardScaler.")

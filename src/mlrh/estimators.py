@@ -1,5 +1,6 @@
 """The two classifiers: how X becomes features for the design, and how their coefficients give scores."""
 
+import warnings
 from numbers import Integral, Real
 from typing import Any
 
@@ -11,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mlrh.base import MLRHBase
 from mlrh.blocks import map_blocks
-from mlrh.design import MAX_FACTORED, Design, RowSpace, gram_features
+from mlrh.design import Design, RowSpace, gram_features
 
 
 class MLRHClassifier(MLRHBase):
@@ -161,7 +162,7 @@ class MLRHClassifier(MLRHBase):
     def _fit_rows(self, X, Y, weights, space, *, warm):
         design = Design(X, weights, fit_intercept=self.fit_intercept)
         rows, inner = None, design
-        if design.n_samples < design.n_features and design.n_samples <= MAX_FACTORED:
+        if RowSpace.pays(design):
             rows = RowSpace(design)
             inner = Design(rows.features, weights, fit_intercept=self.fit_intercept)
         start = None
@@ -171,7 +172,8 @@ class MLRHClassifier(MLRHBase):
         coef, mean_score = self._solve(inner, space, Y, start)
         coef = coef if rows is None else rows.expand(coef)
         self.coef_ = np.ascontiguousarray(coef.T).astype(X.dtype)
-        self.intercept_ = (mean_score - design.mean @ coef).astype(X.dtype)
+        # With the coefficients as they are stored: their rounding times a large mean would not be small.
+        self.intercept_ = (mean_score - self.coef_ @ design.mean).astype(X.dtype)
 
     def _scores(self, X):
         check_is_fitted(self)
@@ -298,7 +300,14 @@ class KernelMLRHClassifier(MLRHBase):
         self._gamma = self._gamma_value(X, weights)
         gram = self._kernel_matrix(X, X)
         _check_symmetric(gram)
-        features, back = gram_features(0.5 * (gram + gram.T))
+        features, back, lost = gram_features(0.5 * (gram + gram.T))
+        if lost > 0.01 / self.C > 0:
+            warnings.warn(
+                "The kernel matrix is so unevenly scaled that rounding hides a part of it that matters at this C. "
+                "Scale the features, for example with StandardScaler.",
+                UserWarning,
+                stacklevel=4,
+            )
         design = Design(features, weights, fit_intercept=self.fit_intercept)
         start = None
         if scores_before is not None:

@@ -2,9 +2,9 @@
 
 All of them stop by one rule: the decrease of the objective that is left is estimated to be at most tol times the loss
 of the uniform distribution. The estimate is the larger of two: half the squared length of the gradient in the metric
-typical_curvature * gram + ridges, which no scale of the features disturbs, and the solver's own, which knows where the
-curvature is far below the typical one, as it is near separable data. None of them increases the objective by more than
-its rounding error.
+typical_curvature * gram + ridges, which no scale of the features disturbs, and the solver's own. Where both are small
+enough, the Newton decrement has the last word: the curvature may be far below the typical one, as it is near separable
+data. None of them increases the objective by more than its rounding error.
 """
 
 from collections import deque
@@ -14,6 +14,7 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator, cg
 
 MEMORY = 10  # pairs of steps and gradient changes that lbfgs keeps
+MAX_PRODUCTS = 30  # with the Hessian, to check that a claim of convergence is true
 PATIENCE = 100  # iterations in a row that gain no more than rounding error, in value and gradient, to give up after
 
 
@@ -57,11 +58,10 @@ def mm(objective, start, *, tol, max_iter, step="safe", report=None):
         )
 
     def move(state, direction):
-        return _arrive(objective, state.parameters + direction, solve)
+        return _arrive(objective, state.parameters - state.solved, solve)
 
-    return _iterate(
-        objective, _arrive(objective, start, solve), propose, move, tol=tol, max_iter=max_iter, report=report
-    )
+    begin = _arrive(objective, start, solve)
+    return _iterate(objective, begin, propose, move, solve, tol=tol, max_iter=max_iter, report=report)
 
 
 def lbfgs(objective, start, *, tol, max_iter, report=None):
@@ -93,9 +93,8 @@ def lbfgs(objective, start, *, tol, max_iter, report=None):
             pairs.append((step, change, product, product / stretched))
         return following
 
-    return _iterate(
-        objective, _arrive(objective, start, solve), propose, move, tol=tol, max_iter=max_iter, report=report
-    )
+    begin = _arrive(objective, start, solve)
+    return _iterate(objective, begin, propose, move, solve, tol=tol, max_iter=max_iter, report=report)
 
 
 def newton_cg(objective, start, *, tol, max_iter, report=None):
@@ -104,9 +103,9 @@ def newton_cg(objective, start, *, tol, max_iter, report=None):
     Its own estimate of the decrease left is half the squared Newton decrement.
     """
     solve = objective.metric(objective.typical_curvature())
+    begin = _arrive(objective, start, solve)
     shape = (len(start), len(start))
     preconditioner = LinearOperator(shape, matvec=solve, dtype=np.float64)
-    begin = _arrive(objective, start, solve)
 
     def propose(state, history):
         accuracy = min(0.3, (state.left / begin.left) ** 0.25) if begin.left > 0 else 0.3
@@ -118,7 +117,7 @@ def newton_cg(objective, start, *, tol, max_iter, report=None):
         following = _line_search(objective, state, direction, solve)
         return _line_search(objective, state, -state.solved, solve) if following is None else following
 
-    return _iterate(objective, begin, propose, move, tol=tol, max_iter=max_iter, report=report)
+    return _iterate(objective, begin, propose, move, None, tol=tol, max_iter=max_iter, report=report)
 
 
 @dataclass(frozen=True)
@@ -139,17 +138,52 @@ def _arrive(objective, parameters, solve):
     return _State(parameters, value, gradient, solve(gradient))
 
 
-def _iterate(objective, state, propose, move, *, tol, max_iter, report):
+def _newton_decrease(objective, state, solve, enough):
+    """A step towards the minimum of the quadratic model, and the decrease that the model predicts for it.
+
+    Conjugate gradients, preconditioned with the metric, whose predictions only grow: they end when the prediction is
+    enough, or when two products in a row have added less than a tenth to it.
+    """
+    hessian = objective.hessian(state.parameters)
+    residual, step, decrease, small_gains = -state.gradient, np.zeros_like(state.parameters), 0.0, 0
+    solved = solve(residual)
+    direction, square = solved, float(residual @ solved)
+    for _ in range(MAX_PRODUCTS):
+        product = hessian(direction)
+        curvature = float(direction @ product)
+        if not curvature > 0:
+            break
+        step = step + (square / curvature) * direction
+        gain = 0.5 * square**2 / curvature
+        decrease += gain
+        small_gains = small_gains + 1 if gain < 0.1 * decrease else 0
+        if decrease > enough or small_gains == 2:
+            break
+        residual = residual - (square / curvature) * product
+        solved = solve(residual)
+        before, square = square, float(residual @ solved)
+        direction = solved + (square / before) * direction
+    return step, decrease
+
+
+def _iterate(objective, state, propose, move, solve, *, tol, max_iter, report):
     """Propose and move until the rule is met, the iterations are used up, or rounding allows no further step.
 
     propose(state, history) gives a direction and the solver's own estimate of the decrease left; move(state, direction)
-    gives the state that follows, or None.
+    gives the state that follows, or None. With solve, an estimate that is small enough is checked by the quadratic
+    model; one found too low is raised by the same factor in the iterations that follow, a tenth less in each, so that
+    not every one of them is checked.
     """
     history = [state.value]
-    stalled, smallest = 0, state.left
+    stalled, smallest, correction = 0, state.left, 1.0
     while True:
         direction, estimate = propose(state, history)
-        left = max(state.left, estimate)
+        left = correction * max(state.left, estimate)
+        if solve is not None and 0 < left <= tol * objective.scale:
+            step, decrease = _newton_decrease(objective, state, solve, tol * objective.scale)
+            if decrease > left:
+                correction *= decrease / left
+                direction, left = step, decrease
         if report is not None and len(history) > 1:
             report(len(history) - 1, state.value, left / objective.scale)
         if left <= tol * objective.scale or len(history) > max_iter or stalled >= PATIENCE:
@@ -161,6 +195,7 @@ def _iterate(objective, state, propose, move, *, tol, max_iter, report):
         stalled = 0 if gained or following.left < 0.95 * smallest else stalled + 1
         smallest = smallest if stalled else following.left
         state = following
+        correction = max(0.9 * correction, 1.0)
         history.append(state.value)
     return Solution(
         parameters=state.parameters,

@@ -6,6 +6,7 @@ per row. `encode` recognises the form once; the `Targets` it returns turn later 
 
 import warnings
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import numpy as np
 from scipy import sparse
@@ -58,11 +59,13 @@ class Targets:
 
     def partial_indicator(self, y):
         """The indicator matrix, and which rows hold a class or label that training did not show."""
+        is_matrix = self.kind not in ("sets", "classes") and np.ndim(y) == 2
+        plain = y if is_matrix or sparse.issparse(y) else _plain(y)
         if self.kind == "sets":
-            return self._from_sets(_rows_of_labels(y))
-        y = _plain(y)
-        if _looks_like_label_sets(y):
+            return self._from_sets(_rows_of_labels(plain if isinstance(plain, list) else y))
+        if _looks_like_label_sets(plain):
             raise ValueError(f"y must have the form it had in training, {FORMS[self.kind]}; got a list of label sets.")
+        y = plain
         if self.kind == "classes":
             return self._from_classes(y)
         if self.kind == "frame" and hasattr(y, "columns"):
@@ -114,6 +117,8 @@ class Targets:
         if getattr(y, "ndim", 2) != 1:
             raise ValueError(f"y must have the form it had in training, {FORMS['classes']}; got shape {y.shape}.")
         unknown = ~np.isin(y, self.classes)
+        if unknown.all() and len(y):
+            raise ValueError(f"y holds no class of training; classes are {self._names()}.")
         codes = np.searchsorted(self.classes, np.where(unknown, self.classes[0], y))
         columns = np.arange(len(self.classes))[1 if len(self.classes) == 2 else 0 :]
         return (codes[:, None] == columns).astype(np.int8), unknown
@@ -169,6 +174,8 @@ def _plain(y):
         values = values[:, 0]
         y = values
     rows = values.tolist() if values.dtype == object else y
+    if isinstance(rows, list):
+        rows = [row.tolist() if isinstance(row, np.ndarray) and row.ndim == 1 else row for row in rows]
     return rows if _looks_like_label_sets(rows) else values
 
 
@@ -235,7 +242,7 @@ def _label_names(y, *, only_strings):
             f"Labels must be of one type that can be sorted; row {i} of y holds {label!r} beside labels of type "
             f"{first.__name__}."
         ) from None
-    if all(isinstance(label, int) for label in ordered):
+    if all(isinstance(label, Integral) for label in ordered):
         return np.array(ordered)
     names = np.empty(len(ordered), object)
     for k, label in enumerate(ordered):
@@ -260,6 +267,8 @@ def _class_targets(values):
             raise ValueError(f"y must not have missing values; row {missing[0]} is {values[missing[0]]!r}.")
     else:
         assert_all_finite(values, input_name="y")
+    if values.dtype.kind == "S":
+        raise ValueError("Classes must be strings or numbers, not bytes; decode them first.")
     check_classification_targets(values)
     classes = np.unique(values)
     if len(classes) < 2:
@@ -278,5 +287,5 @@ def _matrix_targets(values):
 def _is_missing(value):
     try:
         return value is None or bool(value != value)
-    except TypeError:  # pandas.NA has no truth value
+    except (TypeError, ValueError):  # pandas.NA has no truth value, an array has several
         return True
