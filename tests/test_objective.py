@@ -7,7 +7,7 @@ from scipy.special import logsumexp
 
 from mlrh.design import MAX_FACTORED, CoefficientMetric, Design, gram_features
 from mlrh.label_space import CardinalitySpace, ObservedSpace
-from mlrh.objective import BIAS_RIDGE, Objective
+from mlrh.objective import Objective
 
 SPACES = {
     "plain": (CardinalitySpace(4, 1, 3), False),
@@ -57,7 +57,7 @@ def test_value_is_the_weighted_loss_over_all_sets_plus_the_penalty(problem):
     set_bias = np.array([bias_of(space, y) for y in sets])
     own_bias = np.array([bias_of(space, y) for y in Y])
     loss = logsumexp(scores @ sets.T + set_bias, axis=1) - (scores * Y).sum(axis=1) - own_bias
-    expected = weights @ loss + 0.35 * (coef**2).sum() + BIAS_RIDGE / 2 * (bias**2).sum()
+    expected = weights @ loss + 0.35 * (coef**2).sum() + 0.05 * (bias**2).sum()
     assert objective.value(parameters) == pytest.approx(expected, rel=1e-9)
 
 
@@ -174,6 +174,20 @@ def test_gram_features_reproduce_the_gram_matrix_and_their_map_inverts_them():
 def test_an_indefinite_gram_matrix_is_an_error_that_says_so():
     with pytest.raises(ValueError, match=r"positive semidefinite; its smallest eigenvalue is -1"):
         gram_features(np.diag([2.0, 1.0, -1.0]))
+
+
+def test_an_eigenvalue_below_a_hundred_millionth_of_the_largest_is_too_negative():
+    with pytest.raises(ValueError, match="positive semidefinite"):
+        gram_features(np.diag([2.0, 1.0, -4e-8]))
+
+
+@pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
+def test_squared_norms_are_the_diagonal_of_the_gram_matrix(convert):
+    rng = np.random.RandomState(0)
+    X = rng.normal(size=(30, 5)) + 1.0
+    X[rng.random_sample(X.shape) < 0.3] = 0.0
+    design = Design(convert(X), rng.uniform(0.5, 2.0, size=30), fit_intercept=True)
+    np.testing.assert_allclose(design.squared_norms(), np.diag(design.gram()), rtol=1e-12)
 
 
 def test_rounding_below_zero_is_no_indefinite_matrix():

@@ -287,3 +287,15 @@ def test_one_label_is_binary_logistic_regression(classifier):
     theirs = LogisticRegression(tol=1e-10, solver="newton-cholesky").fit(X, Y[:, 0])
     np.testing.assert_allclose(ours.predict_proba(X)[:, 0], theirs.predict_proba(X)[:, 1], atol=1e-6)
     assert ours.predict(X) == [{"a"} if label else set() for label in theirs.predict(X)]
+
+
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
+def test_very_many_features_have_the_same_optimum_by_the_diagonal_metric(solver, make, monkeypatch):
+    X, Y = make_multilabel()
+    X[np.abs(X) < 0.3] = 0.0
+    X[:, 5] += X[:, 4]
+    full = MLRHClassifier(C=100.0).fit(X, Y)
+    monkeypatch.setattr("mlrh.design.MAX_FACTORED", 2)
+    diagonal = MLRHClassifier(C=100.0, solver=solver).fit(make(X), Y)
+    assert diagonal.objective_ == pytest.approx(full.objective_, rel=1e-6)
