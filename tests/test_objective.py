@@ -38,8 +38,6 @@ def make_problem(space, learn_bias, *, alpha=0.7, fit_intercept=True, convert=np
 
 def determined(objective, parameters):
     """Parameters whose biases meet the conditions that the objective keeps them to."""
-    moved = objective.value_and_gradient(parameters)
-    assert len(moved[1]) == len(parameters)
     bias = objective.split(parameters)[2]
     if len(bias):
         absorbed = objective.space.absorbed_biases()
