@@ -80,3 +80,12 @@ def test_a_precomputed_kernel_with_rows_of_weight_zero_predicts_as_without_them(
     without = KernelMLRHClassifier(kernel="precomputed").fit(X[kept] @ X[kept].T, Y[kept])
     np.testing.assert_allclose(weighted.predict_proba(X @ X.T), without.predict_proba(X @ X[kept].T), atol=1e-9)
     np.testing.assert_array_equal(weighted.support_, np.flatnonzero(kept))
+
+
+def test_changing_the_training_rows_after_the_fit_changes_no_prediction():
+    X, Y = make_multilabel(n_samples=40)
+    clf = KernelMLRHClassifier().fit(X, Y)
+    new = X[:5].copy()
+    before = clf.predict_proba(new)
+    X[:] = 0.0
+    np.testing.assert_array_equal(clf.predict_proba(new), before)

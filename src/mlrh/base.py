@@ -5,6 +5,7 @@ A subclass says how X becomes features for the design, and how their coefficient
 
 import warnings
 from abc import abstractmethod
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -17,6 +18,21 @@ from sklearn.utils.validation import _check_sample_weight
 from mlrh import decisions, solvers, targets
 from mlrh.label_space import CardinalitySpace, LabelSetDistribution, ObservedSpace
 from mlrh.objective import Objective
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Training rows of positive weight, what y looked like, and the label space; the rest is C and the solver."""
+
+    X: Any
+    Y: np.ndarray
+    weights: np.ndarray
+    support: np.ndarray
+    form: Any
+    sizes: tuple[int, int]
+    space: Any
+    fitted_as: tuple
+
 
 SOLVERS = {"mm": solvers.mm, "lbfgs": solvers.lbfgs, "newton-cg": solvers.newton_cg}
 
@@ -60,6 +76,25 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         -------
         self
         """
+        problem = self._pose(X, y, sample_weight)
+        warm = self.warm_start and getattr(self, "_fitted_as", None) == problem.fitted_as
+        earlier = self._earlier_scores(problem.X) if warm else None
+        prepared = self._prepare(problem.X, problem.weights)
+        start = None if earlier is None else (*self._project(prepared, earlier), self.label_space_)
+        self._settle(problem, prepared, start)
+        return self
+
+    def _fit_path(self, X, y, Cs):
+        """Yields self fitted at each C in turn; what doesn't depend on C is done once; each starts from the last."""
+        problem = self._pose(X, y, None)
+        prepared, start = self._prepare(problem.X, problem.weights), None
+        for C in Cs:
+            self.C = C
+            start = self._settle(problem, prepared, start)
+            yield self
+
+    def _pose(self, X, y, sample_weight):
+        """The checked training rows and their label space."""
         if self.l1_ratio > 0:
             raise ValueError(f"These solvers minimise smooth objectives, so l1_ratio must be 0; got {self.l1_ratio}.")
         X = self._validate_X(X, reset=True)
@@ -76,11 +111,15 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         space = ObservedSpace(_canonical_sets(Y)) if self.label_space == "observed" else all_sets
         self._warn_where_undetermined(form, Y, sizes)
         fitted_as = (self.n_features_in_, form.classes.tolist(), *self._form_of_scores(support))
-        self._fit_rows(X, Y, weights, space, warm=self.warm_start and getattr(self, "_fitted_as", None) == fitted_as)
-        # Kept only now: a fit that fails leaves the one before as it was.
-        self._targets, self.classes_, self._fitted_as, self.support_ = form, form.classes, fitted_as, support
-        self.min_labels_, self.max_labels_ = sizes
-        return self
+        return _Problem(X, Y, weights, support, form, sizes, space, fitted_as)
+
+    def _settle(self, problem, prepared, start):
+        """Solve and keep the fit; a fit that fails before leaves the one that was. Returns the start for another C."""
+        coef, mean_score = self._solve(prepared.design, problem.space, problem.Y, start)
+        self._keep(prepared, coef, mean_score)
+        self._targets, self.classes_, self._fitted_as = problem.form, problem.form.classes, problem.fitted_as
+        self.support_, (self.min_labels_, self.max_labels_) = problem.support, problem.sizes
+        return coef, mean_score, self.label_space_
 
     def predict(self, X):
         """Label sets for the rows of X by the `decision`, in the form of the y of training."""
@@ -140,7 +179,20 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
     def _rows(self, X, support): ...
 
     @abstractmethod
-    def _fit_rows(self, X, Y, weights, space, *, warm): ...
+    def _prepare(self, X, weights):
+        """What fits at any C share: an object whose `design` the solver works on."""
+
+    @abstractmethod
+    def _earlier_scores(self, X):
+        """What `_project` needs of the earlier fit, in units of the scores of X."""
+
+    @abstractmethod
+    def _project(self, prepared, earlier):
+        """Coefficients of the design's features and mean scores that come nearest to the earlier fit."""
+
+    @abstractmethod
+    def _keep(self, prepared, coef, mean_score):
+        """Store coefficients of the design's features as the fitted attributes."""
 
     @abstractmethod
     def _form_of_scores(self, support):
@@ -182,7 +234,7 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
                 f"The training rows don't determine the model in full ({'; '.join(problems)}); a tiny penalty keeps it "
                 "finite, and what they don't show is hardly ever predicted. Add rows that show it, or leave it out.",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def _solve(self, design, space, Y, start):
@@ -190,8 +242,8 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         objective = Objective(design, space, Y, alpha=1.0 / self.C, learn_bias=self._learns_bias)
         begin = objective.start()
         if start is not None:
-            coef, mean_score = start
-            bias = self.label_space_.bias if space.has_sets_of(self.label_space_) else np.zeros(space.n_biases)
+            coef, mean_score, earlier_space = start
+            bias = earlier_space.bias if space.has_sets_of(earlier_space) else np.zeros(space.n_biases)
             begin = objective.start_from(coef, mean_score, bias)
         coef, mean_score, bias = objective.split(self._minimise(objective, begin))
         self._keep_biases(space, bias, design.X.dtype)

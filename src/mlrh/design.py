@@ -13,9 +13,13 @@ MAX_DENSE = 40_000_000  # entries of a matrix that may be made dense
 
 
 class Design:
-    """Features X (n_samples, n_features) of rows with weights, with or without an intercept."""
+    """Features X (n_samples, n_features) of rows with weights, with or without an intercept.
 
-    def __init__(self, X, weights, *, fit_intercept):
+    has_orthogonal_columns promises that X'X is diagonal, which spares the factorisation of the metric.
+    """
+
+    def __init__(self, X, weights, *, fit_intercept, has_orthogonal_columns=False):
+        self.has_orthogonal_columns = has_orthogonal_columns and np.ptp(weights) == 0
         self.weights, self.fit_intercept = weights, fit_intercept
         self.n_samples, self.n_features = X.shape
         self.total_weight = weights.sum()
@@ -38,7 +42,8 @@ class Design:
     def pull_back(self, residuals):
         """Gradients in coef and intercept of a function whose gradient in the scores is given."""
         total = residuals.sum(axis=0, dtype=np.float64)
-        coef = np.asarray(self.X.T @ residuals, np.float64)
+        # The same product as X.T @ residuals; for dense X and few labels up to twice as fast in this order.
+        coef = np.asarray((residuals.T @ self.X).T, np.float64)
         if self.is_shifted:
             coef -= np.outer(self.shift, total)
         return coef, total if self.fit_intercept else np.zeros_like(total)
@@ -57,6 +62,11 @@ class Design:
                 part = X.T @ (X * weights[:, None])
             gram += part.toarray() if sparse.issparse(part) else part
         return gram - self.total_weight * np.outer(self.shift, self.shift) if self.is_shifted else gram
+
+    def spectrum(self):
+        """values and root with gram = diag(values) - root root', for orthogonal columns and equal weights."""
+        root = np.sqrt(self.total_weight) * self.mean
+        return self.squared_norms() + np.square(root), root
 
     def squared_norms(self):
         """The diagonal of `gram`, without forming it."""
@@ -101,6 +111,37 @@ class CoefficientMetric:
         if cholesky is not None:
             return self._scale * linalg.cho_solve(cholesky, scaled, check_finite=False)
         return self._scale * (vectors @ (inverse_values[:, None] * (vectors.T @ scaled)))
+
+
+class SpectralMetric:
+    """Solves with curvature * (diag(values) - root root') + alpha I by Sherman and Morrison's formula; alpha > 0."""
+
+    def __init__(self, values, root, *, curvature, alpha):
+        self._inverse = 1.0 / (curvature * values + alpha)
+        self._direction = self._inverse * root
+        # 1 - curvature root' D^-1 root, as a sum of positive terms: the difference itself would cancel.
+        shares = np.square(root) * reciprocals(values)
+        self._rest = alpha * (shares @ self._inverse) + max(1.0 - shares.sum(), 0.0)
+        self._factor = curvature / self._rest if self.is_accurate else 0.0
+
+    @property
+    def is_accurate(self):
+        """Whether the formula's denominator is well above rounding error."""
+        return self._rest > 1e-10
+
+    def solve(self, gradient):
+        """Solution for a right-hand side (n_features, n_labels)."""
+        along = self._factor * (self._direction @ gradient)
+        return self._inverse[:, None] * gradient + self._direction[:, None] * along
+
+
+def coefficient_metric(design, *, curvature, alpha):
+    """The cheapest object whose `solve` solves with curvature * gram + alpha I."""
+    if design.has_orthogonal_columns and alpha > 0:
+        spectral = SpectralMetric(*design.spectrum(), curvature=curvature, alpha=alpha)
+        if spectral.is_accurate:
+            return spectral
+    return CoefficientMetric(design, curvature=curvature, alpha=alpha)
 
 
 class RowSpace:

@@ -1,6 +1,7 @@
 """The two classifiers: how X becomes features for the design, and how their coefficients give scores."""
 
 import warnings
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -13,6 +14,26 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from mlrh.base import MLRHBase
 from mlrh.blocks import map_blocks
 from mlrh.design import Design, RowSpace, gram_features
+
+
+@dataclass(frozen=True)
+class _LinearPart:
+    """The design of X (`outer`) and the one to solve in: the same, or that of its row space."""
+
+    design: Design
+    outer: Design
+    rows: RowSpace | None
+
+
+@dataclass(frozen=True)
+class _KernelPart:
+    """The design of the kernel matrix's features, and the way `back` to dual coefficients."""
+
+    design: Design
+    X: Any
+    gamma: float
+    back: np.ndarray
+    lost: float
 
 
 class MLRHClassifier(MLRHBase):
@@ -159,21 +180,27 @@ class MLRHClassifier(MLRHBase):
     def _form_of_scores(self, support):
         return ("linear",)
 
-    def _fit_rows(self, X, Y, weights, space, *, warm):
-        design = Design(X, weights, fit_intercept=self.fit_intercept)
-        rows, inner = None, design
-        if RowSpace.pays(design):
-            rows = RowSpace(design)
-            inner = Design(rows.features, weights, fit_intercept=self.fit_intercept)
-        start = None
-        if warm:
-            coef = self.coef_.T.astype(np.float64)
-            start = (coef if rows is None else rows.reduce(coef)), self.intercept_ + design.mean @ coef
-        coef, mean_score = self._solve(inner, space, Y, start)
-        coef = coef if rows is None else rows.expand(coef)
-        self.coef_ = np.ascontiguousarray(coef.T).astype(X.dtype)
+    def _prepare(self, X, weights):
+        outer = Design(X, weights, fit_intercept=self.fit_intercept)
+        if not RowSpace.pays(outer):
+            return _LinearPart(outer, outer, None)
+        rows = RowSpace(outer)
+        return _LinearPart(Design(rows.features, weights, fit_intercept=self.fit_intercept), outer, rows)
+
+    def _earlier_scores(self, X):
+        return self.coef_.T.astype(np.float64), self.intercept_
+
+    def _project(self, prepared, earlier):
+        coef, intercept = earlier
+        inner = coef if prepared.rows is None else prepared.rows.reduce(coef)
+        return inner, intercept + prepared.outer.mean @ coef
+
+    def _keep(self, prepared, coef, mean_score):
+        coef = coef if prepared.rows is None else prepared.rows.expand(coef)
+        dtype = prepared.outer.X.dtype
+        self.coef_ = np.ascontiguousarray(coef.T).astype(dtype)
         # With the coefficients as they are stored: their rounding times a large mean would not be small.
-        self.intercept_ = (mean_score - self.coef_ @ design.mean).astype(X.dtype)
+        self.intercept_ = (mean_score - self.coef_ @ prepared.outer.mean).astype(dtype)
 
     def _scores(self, X):
         check_is_fitted(self)
@@ -295,28 +322,35 @@ class KernelMLRHClassifier(MLRHBase):
     def _form_of_scores(self, support):
         return self.kernel, support.tolist() if self.kernel == "precomputed" else None
 
-    def _fit_rows(self, X, Y, weights, space, *, warm):
-        scores_before = self._kernel_matrix(X, self.X_fit_) @ self.dual_coef_.T.astype(np.float64) if warm else None
-        self._gamma = self._gamma_value(X, weights)
-        gram = self._kernel_matrix(X, X)
+    def _prepare(self, X, weights):
+        gamma = self._gamma_value(X, weights)
+        gram = self._kernel_matrix(X, X, gamma)
         _check_symmetric(gram)
         features, back, lost = gram_features(0.5 * (gram + gram.T))
-        if lost > 0.01 / self.C > 0:
+        design = Design(features, weights, fit_intercept=self.fit_intercept, has_orthogonal_columns=True)
+        return _KernelPart(design, X, gamma, back, lost)
+
+    def _earlier_scores(self, X):
+        return self._kernel_matrix(X, self.X_fit_, self._gamma) @ self.dual_coef_.T.astype(np.float64), self.intercept_
+
+    def _project(self, prepared, earlier):
+        scores, intercept = earlier
+        coef = prepared.back.T @ scores  # projects onto the features: back' features = I
+        return coef, intercept + prepared.design.mean @ coef
+
+    def _keep(self, prepared, coef, mean_score):
+        if prepared.lost > 0.01 / self.C > 0:
             warnings.warn(
                 "The kernel matrix is so unevenly scaled that rounding hides a part of it that matters at this C. "
                 "Scale the features, for example with StandardScaler.",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
-        design = Design(features, weights, fit_intercept=self.fit_intercept)
-        start = None
-        if scores_before is not None:
-            coef = back.T @ scores_before  # projects onto the features: back' features = I
-            start = coef, self.intercept_ + design.mean @ coef
-        coef, mean_score = self._solve(design, space, Y, start)
-        self.X_fit_ = None if self.kernel == "precomputed" else X
-        self.dual_coef_ = np.ascontiguousarray((back @ coef).T).astype(X.dtype)
-        self.intercept_ = (mean_score - design.mean @ coef).astype(X.dtype)
+        dtype = prepared.X.dtype
+        self._gamma = prepared.gamma
+        self.X_fit_ = None if self.kernel == "precomputed" else prepared.X.copy()  # a later change of X is not ours
+        self.dual_coef_ = np.ascontiguousarray((prepared.back @ coef).T).astype(dtype)
+        self.intercept_ = (mean_score - prepared.design.mean @ coef).astype(dtype)
 
     def _scores(self, X):
         check_is_fitted(self)
@@ -325,20 +359,20 @@ class KernelMLRHClassifier(MLRHBase):
         scores = np.empty((X.shape[0], len(self.dual_coef_)), X.dtype)
 
         def work(rows):
-            scores[rows] = self._kernel_matrix(X[rows], self.X_fit_) @ self.dual_coef_.T + self.intercept_
+            scores[rows] = self._kernel_matrix(X[rows], self.X_fit_, self._gamma) @ self.dual_coef_.T + self.intercept_
 
         # Blocks bound the memory of the kernel matrix; the products inside have threads of their own.
         map_blocks(work, X.shape[0], rows_per_block=max(1, 2**22 // self.dual_coef_.shape[1]), n_jobs=1)
         return scores
 
-    def _kernel_matrix(self, X, other):
+    def _kernel_matrix(self, X, other, gamma):
         """Kernel values in float64: rounded to float32 the matrix would have negative eigenvalues."""
         if self.kernel == "precomputed":
             return np.asarray(X.toarray() if sparse.issparse(X) else X, np.float64)
         X, other = X.astype(np.float64, copy=False), other.astype(np.float64, copy=False)
         if callable(self.kernel):
             return _checked_kernel(np.asarray(self.kernel(X, other), np.float64), (X.shape[0], other.shape[0]))
-        parameters = {"gamma": self._gamma, "degree": self.degree, "coef0": self.coef0}
+        parameters = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
         return pairwise_kernels(X, other, metric=self.kernel, filter_params=True, **parameters)
 
     def _gamma_value(self, X, weights):
@@ -346,12 +380,18 @@ class KernelMLRHClassifier(MLRHBase):
             return float(self.gamma)
         if self.gamma == "auto":
             return 1.0 / X.shape[1]
-        mean = (weights @ X).mean() / weights.sum()
-        if sparse.issparse(X):
-            variance = (weights @ X.multiply(X)).mean() / weights.sum() - mean**2
-        else:
-            variance = (weights @ np.square(X - mean)).mean() / weights.sum()
-        return 1.0 / (X.shape[1] * variance) if variance > 0 else 1.0
+        return gamma_scale(X, weights)
+
+
+def gamma_scale(X, weights=None) -> float:
+    """1 / (n_features * variance of X), what gamma="scale" means; rows count by their weights."""
+    weights = np.ones(X.shape[0]) if weights is None else weights
+    mean = (weights @ X).mean() / weights.sum()
+    if sparse.issparse(X):
+        variance = (weights @ X.multiply(X)).mean() / weights.sum() - mean**2
+    else:
+        variance = (weights @ np.square(X - mean)).mean() / weights.sum()
+    return 1.0 / float(X.shape[1] * variance) if variance > 0 else 1.0
 
 
 def _check_symmetric(gram):

@@ -15,7 +15,7 @@ in units of the loss, so alpha = 1/C. The parameters are one flat vector: coef (
 import numpy as np
 from scipy import linalg
 
-from mlrh.design import MAX_FACTORED, CoefficientMetric, reciprocals
+from mlrh.design import MAX_FACTORED, coefficient_metric, reciprocals
 
 BIAS_RIDGE = 0.1
 INTERCEPT_RIDGE = 1e-10
@@ -143,7 +143,7 @@ class Objective:
 
     def metric(self, curvature):
         """The function that solves with curvature * (gram (x) I) plus the ridges."""
-        coefficients = CoefficientMetric(self.design, curvature=curvature, alpha=self.alpha)
+        coefficients = coefficient_metric(self.design, curvature=curvature, alpha=self.alpha)
         _, intercept_ridge, bias_ridge = self.split(self._ridge)
         unit = curvature * self.design.total_weight
 

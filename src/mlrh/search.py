@@ -1,0 +1,65 @@
+"""C and gamma of the classifiers by cross validation, over a whole path of C at once.
+
+What doesn't depend on C is done once per fold: for a kernel that is the factorisation of its matrix. Fits go from
+strong to weak penalties, each from the solution before.
+"""
+
+import warnings
+
+import numpy as np
+from joblib import Parallel, delayed
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import _safe_indexing
+
+
+def validation_scores(estimator, X, y, *, Cs, gammas, splits, scorers, n_jobs=None) -> np.ndarray:
+    """Scores of held-out rows, (n_scorers, n_folds, n_gammas, n_Cs).
+
+    Parameters
+    ----------
+    estimator : MLRHClassifier or KernelMLRHClassifier, not fitted here
+    X, y : training rows, as for its fit
+    Cs : ascending sequence of floats
+    gammas : sequence of values for gamma; (None,) leaves the estimator as it is
+    splits : list of (training indices, validation indices)
+    scorers : sequence of functions (fitted estimator, X, y) -> float, higher is better
+    n_jobs : processes over folds and gammas
+    """
+    tasks = [(train, held_out, gamma) for train, held_out in splits for gamma in gammas]
+    paths = Parallel(n_jobs=n_jobs)(
+        delayed(_path_scores)(estimator, X, y, train, held_out, gamma, Cs, scorers) for train, held_out, gamma in tasks
+    )
+    scores = np.array(paths, dtype=np.float64).reshape(len(splits), len(gammas), len(Cs), len(scorers))
+    return np.moveaxis(scores, -1, 0)
+
+
+def best_index(scores) -> tuple[int, int]:
+    """Indices of gamma and C with the best mean over folds of scores (n_folds, n_gammas, n_Cs).
+
+    Among equals the smallest C and then the first gamma. A mean that isn't a number counts as the worst.
+    """
+    mean = scores.mean(axis=0)
+    mean = np.where(np.isnan(mean), -np.inf, mean)
+    C_index, gamma_index = np.unravel_index(np.argmax(mean.T), mean.T.shape)
+    return int(gamma_index), int(C_index)
+
+
+def _path_scores(estimator, X, y, train, held_out, gamma, Cs, scorers):
+    """Scores (n_Cs, n_scorers) of one fold at one gamma."""
+    model = clone(estimator)
+    if gamma is not None:
+        model.set_params(gamma=gamma)
+    if getattr(model, "kernel", None) == "precomputed":
+        X_train, X_held_out = X[np.ix_(train, train)], X[np.ix_(held_out, train)]
+    else:
+        X_train, X_held_out = _safe_indexing(X, train), _safe_indexing(X, held_out)
+    y_train, y_held_out = _safe_indexing(y, train), _safe_indexing(y, held_out)
+    with warnings.catch_warnings():
+        # A label may be constant within a fold, and an extreme C stop early; the final fit has its own warnings.
+        warnings.filterwarnings("ignore", "The training rows don't determine the model", UserWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return [
+            [scorer(fitted, X_held_out, y_held_out) for scorer in scorers]
+            for fitted in model._fit_path(X_train, y_train, Cs)
+        ]
