@@ -1,16 +1,14 @@
 """Fits with default settings converge, without a warning (which would be an error here), on real and built-in data."""
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.io import arff
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
-from mlrh.data import load_digit_scenes
+from mlrh.data import load, load_digit_scenes
 
 CLASSIFIERS = [
     classifier(label_space=label_space)
@@ -20,12 +18,10 @@ CLASSIFIERS = [
 
 
 def read_emotions(part):
-    folder = os.environ.get("MLRH_DATA")
-    if folder is None:
+    if "MLRH_DATA" not in os.environ:
         pytest.skip("set MLRH_DATA to a folder with the public data sets to test on emotions")
-    rows, _ = arff.loadarff(Path(folder) / "emotions" / f"emotions-{part}.arff")
-    values = np.array([list(row) for row in rows.tolist()], dtype=float)
-    return values[:, :72], values[:, 72:].astype(int)
+    data = load("emotions", part)
+    return data.X, data.Y
 
 
 @pytest.mark.parametrize("classifier", CLASSIFIERS, ids=str)

@@ -1,0 +1,226 @@
+"""From the cells of a column, as text, to numbers: measurements, codes of nominal values, and labels.
+
+Knows nothing of files; what a cell's quotes mean and how it says that it is missing is told by a function `plain` that
+gives the cell's value, or None for a missing one.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from scipy import sparse
+
+from mlrh.data.containers import MultilabelData
+from mlrh.data.sources import Source, shown
+
+Plain = Callable[[str], str | None]
+LABEL_WORDS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
+MAX_INDICATORS = 2**31  # cells of Y; more would take a machine down before they help anyone
+
+
+class BadCellError(ValueError):
+    """A cell that its column doesn't allow; position counts within the cells given."""
+
+    def __init__(self, position: int, what: str):
+        super().__init__(what)
+        self.position = position
+
+
+def number(text: str) -> float:
+    """The number that a text spells in ASCII, or a ValueError; nan and inf are numbers here."""
+    if not text.isascii() or "_" in text:
+        raise ValueError(f"not a number: {text!r}")
+    return float(text)
+
+
+def spelled_numbers(values: Sequence[str]) -> np.ndarray | None:
+    """The distinct finite numbers that all the values spell, or None if they don't."""
+    try:
+        numbers = np.array([number(value) for value in values])
+    except ValueError:
+        return None
+    return numbers if np.isfinite(numbers).all() and len(np.unique(numbers)) == len(values) else None
+
+
+class Numbers:
+    """A numeric column: NaN where missing; `allowed` restricts the numbers to those a nominal attribute declares."""
+
+    def __init__(self, plain: Plain, allowed: np.ndarray | None = None):
+        self._plain, self._allowed = plain, allowed
+        self.omitted = 0.0 if allowed is None else float(allowed[0])
+
+    def encode(self, cells: Sequence[str]) -> np.ndarray:
+        """The cells' numbers, or BadCellError."""
+        values = _floats(cells)
+        if values is None:
+            values = np.array([self._one(position, cell) for position, cell in enumerate(cells)], np.float64)
+        wrong = np.isinf(values)
+        if wrong.any():
+            position = int(np.argmax(wrong))
+            raise BadCellError(position, f"must be finite; found {shown(cells[position])}.")
+        if self._allowed is not None:
+            _check_allowed(values, cells, self._allowed)
+        return values
+
+    def _one(self, position, cell):
+        text = self._plain(cell)
+        try:
+            return np.nan if text is None else number(text)
+        except ValueError:
+            raise BadCellError(position, f"must be a number; found {shown(cell.strip())}.") from None
+
+
+class _Lookup:
+    """Codes of cells by a table that remembers every spelling it has met."""
+
+    omitted: float
+
+    def __init__(self, plain: Plain):
+        self._plain = plain
+        self._known: dict[str, float] = {}
+
+    def encode(self, cells: Sequence[str]) -> np.ndarray:
+        """The cells' codes, or BadCellError."""
+        known = self._known
+        for position, cell in enumerate(cells):
+            if cell not in known:
+                known[cell] = self._code(position, cell)
+        return np.fromiter(map(known.__getitem__, cells), np.float64, len(cells))
+
+    def _code(self, position, cell):
+        raise NotImplementedError
+
+
+class Nominal(_Lookup):
+    """A nominal column: indices of the declared values, or of the values found, in order of appearance."""
+
+    def __init__(self, plain: Plain, declared: Sequence[str] | None = None):
+        super().__init__(plain)
+        self.found = declared is None
+        # A value that no one declared can't be omitted either: it is missing.
+        self.omitted = np.nan if declared is None else 0.0
+        self._codes = {value: code for code, value in enumerate(declared or ())}
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The values, in the order of their codes."""
+        return tuple(self._codes)
+
+    def _code(self, position, cell):
+        text = self._plain(cell)
+        if text is None:
+            return np.nan
+        if self.found:
+            return self._codes.setdefault(text, len(self._codes))
+        if text not in self._codes:
+            listed = _listed(list(self._codes))
+            raise BadCellError(position, f"must be one of {listed}; found {shown(cell.strip())}.")
+        return self._codes[text]
+
+
+class Labels(_Lookup):
+    """A label column: 0 and 1, also as false and true or no and yes; `declared` are the values an attribute allows."""
+
+    def __init__(self, plain: Plain, declared: Sequence[str] | None = None):
+        super().__init__(plain)
+        allowed = [0, 1] if declared is None else [label_value(value) for value in declared]
+        self._allowed = {value for value in allowed if value is not None}
+        self.omitted = float(allowed[0] or 0)
+
+    def _code(self, position, cell):
+        text = self._plain(cell)
+        if text is None:
+            raise BadCellError(position, "is missing; a label must be 0 or 1 in every row.")
+        value = label_value(text)
+        if value is None or value not in self._allowed:
+            must = "0 or 1" if len(self._allowed) == 2 else f"{min(self._allowed)}, the only declared value"
+            raise BadCellError(position, f"must be {must}; found {shown(cell.strip())}.")
+        return value
+
+
+def label_value(text: str) -> int | None:
+    """0 or 1 if the text says so, else None."""
+    word = text.strip().lower()
+    if word in LABEL_WORDS:
+        return LABEL_WORDS[word]
+    try:
+        value = number(word)
+    except ValueError:
+        return None
+    return int(value) if value in (0.0, 1.0) else None
+
+
+def check_size_of_indicators(n_rows: int, n_labels: int, source: Source) -> None:
+    """Raise a DataError where Y would be too large to hold."""
+    if n_rows * n_labels > MAX_INDICATORS:
+        what = f"{n_rows} rows with {n_labels} different labels are too many; choose labels by name with labels=[...]."
+        raise source.error(what)
+
+
+def csr(values, rows, columns, shape) -> sparse.csr_array:
+    """CSR array of the entries without explicit zeros; its indices have 32 bits where they can.
+
+    Several scikit-learn estimators take no others, and scipy keeps the 64 bits it is given.
+    """
+    index = np.int32 if max(*shape, len(values)) < 2**31 else np.int64
+    X = sparse.csr_array((values, (rows.astype(index), columns.astype(index))), shape=shape)
+    X.eliminate_zeros()
+    X.sort_indices()
+    return X
+
+
+def described(X, Y, *, features, label_names, source, identifier_rows) -> MultilabelData:
+    """The data set of the matrices, without columns that only identify the row.
+
+    Parameters
+    ----------
+    features : list of (name, encoder)
+        One for each column of X.
+    identifier_rows : int
+        A column of found values is an identifier where all of at least so many rows have different ones.
+    """
+    kept = []
+    for column, (name, encoder) in enumerate(features):
+        # Rows without labels are to be predicted: there a name may differ in every row and be a feature all the same.
+        if label_names and _identifies(encoder, X.shape[0], identifier_rows):
+            what = f"{source.where}: column {name!r} has another value in every row and was dropped as an identifier."
+            warnings.warn(what, UserWarning, stacklevel=2)
+        else:
+            kept.append(column)
+    if len(kept) < len(features):
+        X = X[:, kept]
+    names = tuple(features[column][0] for column in kept)
+    encoders = (features[column][1] for column in kept)
+    pairs = zip(names, encoders, strict=True)
+    categories = {name: encoder.values for name, encoder in pairs if isinstance(encoder, Nominal)}
+    return MultilabelData(X, Y, names, tuple(label_names), source.stem, categories)
+
+
+def _identifies(encoder, n_rows, identifier_rows):
+    return (
+        isinstance(encoder, Nominal) and encoder.found and n_rows >= identifier_rows and len(encoder.values) == n_rows
+    )
+
+
+def _floats(cells):
+    """The numbers of cells that are all plain ones, else None; float() alone would take 1_000 and other scripts."""
+    joined = "".join(cells)
+    if not joined.isascii() or "_" in joined:
+        return None
+    try:
+        return np.fromiter(map(float, cells), np.float64, len(cells))
+    except ValueError:
+        return None
+
+
+def _listed(values):
+    more = ", ..." if len(values) > 5 else ""
+    return ", ".join(shown(value).strip("'") for value in values[:5]) + more
+
+
+def _check_allowed(values, cells, allowed):
+    unknown = ~(np.isin(values, allowed) | np.isnan(values))
+    if unknown.any():
+        position = int(np.argmax(unknown))
+        listed = _listed([f"{value:g}" for value in allowed])
+        raise BadCellError(position, f"must be one of {listed}; found {shown(cells[position].strip())}.")

@@ -1,0 +1,73 @@
+"""Data conform to a model's schema by name, whatever their own order and coding."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from mlrh.data import DataError, MultilabelData, Schema
+
+SCHEMA = Schema(("size", "colour"), ("a",), {"colour": ("red", "green")})
+
+
+def data(X, names, categories=None):
+    X = np.array(X, dtype=float)
+    return MultilabelData(X, np.zeros((len(X), 0), np.int8), names, (), "new.csv", categories or {})
+
+
+def test_columns_are_chosen_by_name_and_nominal_values_recoded():
+    given = data(
+        [[0, 7, 1.5], [1, 8, 2.5], [2, 9, 3.5], [np.nan, 9, 4.5]],
+        ("colour", "extra", "size"),
+        {"colour": ("green", "blue", "red")},
+    )
+    found = given.conform(SCHEMA)
+    assert found.feature_names == ("size", "colour")
+    np.testing.assert_array_equal(found.X, [[1.5, 1], [2.5, np.nan], [3.5, 0], [4.5, np.nan]])
+    np.testing.assert_array_equal(given.X[:, 0], [0, 1, 2, np.nan])  # what was given is as it was
+
+
+def test_a_sparse_matrix_stays_sparse():
+    dense = data([[0, 2], [1, 0], [0, 0]], ("colour", "size"), {"colour": ("red", "green")})
+    found = replace(dense, X=sparse.csr_matrix(dense.X)).conform(SCHEMA)
+    assert sparse.issparse(found.X)
+    np.testing.assert_array_equal(found.X.toarray(), [[2, 0], [0, 1], [0, 0]])
+
+
+def test_a_sparse_nominal_column_is_recoded_where_its_zeros_mean_another_value():
+    dense = data([[0, 2], [1, 0]], ("colour", "size"), {"colour": ("green", "red")})
+    found = replace(dense, X=sparse.csr_array(dense.X)).conform(SCHEMA)
+    np.testing.assert_array_equal(found.X.toarray(), [[2, 1], [0, 0]])
+
+
+def test_a_feature_that_is_missing_is_named():
+    with pytest.raises(DataError, match=r"new\.csv lacks 1 of the model's features: colour\."):
+        data([[1.0]], ("size",)).conform(SCHEMA)
+
+
+def test_nominal_values_that_spell_numbers_serve_as_numbers():
+    schema = Schema(("size",), ("a",))
+    found = data([[0], [1], [np.nan]], ("size",), {"size": ("2.5", "10")}).conform(schema)
+    np.testing.assert_array_equal(found.X, [[2.5], [10], [np.nan]])
+    with pytest.raises(DataError, match="'size' must be a number, as in training; found values large"):
+        data([[0]], ("size",), {"size": ("large",)}).conform(schema)
+
+
+def test_numbers_serve_as_nominal_values_that_spell_them():
+    schema = Schema(("code",), ("a",), {"code": ("1", "2", "x")})
+    np.testing.assert_array_equal(data([[2], [1], [3]], ("code",)).conform(schema).X, [[1], [0], [np.nan]])
+    np.testing.assert_array_equal(
+        data([[np.nan]], ("colour",)).conform(Schema(("colour",), (), SCHEMA.categories)).X, [[np.nan]]
+    )
+    with pytest.raises(DataError, match="must be one of red, green, as in training; found numbers"):
+        data([[1.0]], ("colour",)).conform(Schema(("colour",), (), SCHEMA.categories))
+
+
+def test_rows_are_those_of_the_index_in_its_order():
+    given = data([[1], [2], [3]], ("size",))
+    np.testing.assert_array_equal(given.rows([2, 0]).X, [[3], [1]])
+
+
+def test_nominal_columns_are_known_by_position():
+    assert data([[1, 2, 3]], ("a", "b", "c"), {"c": ("x",), "a": ("y",)}).nominal == [0, 2]

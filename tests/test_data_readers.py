@@ -1,0 +1,313 @@
+"""What is written is read again bit for bit; formats are found by content; no half-written file stays."""
+
+import gzip
+import io
+import os
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from sklearn.linear_model import LogisticRegression
+
+from mlrh import MLRHClassifier
+from mlrh.data import MultilabelData
+from mlrh.data.containers import DataError
+from mlrh.data.readers import read, write
+
+ARFF = b"@relation toy\n@attribute a numeric\n@attribute y {0,1}\n@data\n1,0\n2,1\n"
+CSV = b"a,y\n1,0\n2,1\n"
+LIBSVM = b"1:1\n1 1:2\n"
+# No digits: texts that spell numbers come back as numbers.
+TEXT = st.text(st.sampled_from("aZ'\"\\%{}, ;\t\n\r?é𝄞#:&<>-\u2028\x85@"), min_size=1, max_size=6)
+NAMED = TEXT.filter(str.strip)
+NUMBERS = st.one_of(st.floats(allow_infinity=False), st.sampled_from([0.0, 1.0, -0.0, 5e-324, 1.7976931348623157e308]))
+
+
+@st.composite
+def data_sets(draw, nominal=True, missing=True, min_labels=1):
+    """Sets of a few rows with odd names and values."""
+    n_rows, n_features, n_labels = (draw(st.integers(*limits)) for limits in ((1, 5), (1, 4), (min_labels, 3)))
+    names = draw(st.lists(NAMED, min_size=n_features + n_labels, max_size=n_features + n_labels, unique=True))
+    X, categories = np.zeros((n_rows, n_features)), {}
+    for column in range(n_features):
+        if nominal and draw(st.booleans()):
+            values = draw(st.lists(NAMED, min_size=1, max_size=4, unique=True))
+            categories[names[column]] = tuple(values)
+            cells = st.one_of(st.just(np.nan), st.integers(0, len(values) - 1))
+        else:
+            cells = NUMBERS if missing else NUMBERS.filter(lambda number: number == number)
+        X[:, column] = draw(st.lists(cells, min_size=n_rows, max_size=n_rows))
+    flags = st.lists(st.integers(0, 1), min_size=n_rows * n_labels, max_size=n_rows * n_labels)
+    Y = np.array(draw(flags), np.int8).reshape(n_rows, n_labels)
+    return MultilabelData(X, Y, tuple(names[:n_features]), tuple(names[n_features:]), "toy", categories)
+
+
+def dense(X):
+    return X.toarray() if sparse.issparse(X) else X
+
+
+def assert_same(found, data):
+    assert (found.feature_names, found.label_names, found.name) == (data.feature_names, data.label_names, data.name)
+    assert dict(found.categories) == dict(data.categories)
+    assert np.array_equal(found.Y, data.Y) and found.Y.dtype == np.int8
+    # equal_nan alone takes -0.0 for 0.0.
+    assert np.array_equal(dense(found.X), dense(data.X), equal_nan=True)
+    if not sparse.issparse(found.X) and not sparse.issparse(data.X):
+        assert np.array_equal(np.signbit(found.X) & (found.X == 0), np.signbit(data.X) & (data.X == 0))
+
+
+def words(data):
+    """The columns of X as numbers, words and None."""
+    columns = {}
+    for column, name in enumerate(data.feature_names):
+        values, own = data.X[:, column].tolist(), data.categories.get(name)
+        columns[name] = [None if v != v else v if own is None else own[int(v)] for v in values]
+    return columns
+
+
+def round_trip(data, file, labels=None, **options):
+    with TemporaryDirectory() as folder:
+        write(data, Path(folder) / file, **options)
+        assert not [name for name in os.listdir(folder) if "tmp" in name]
+        return read(Path(folder) / file, labels)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data_sets(), st.sampled_from(["mulan", "meka"]), st.booleans(), st.sampled_from(["", ".gz"]))
+def test_arff_gives_back_what_was_written(data, layout, as_sparse, ending):
+    data = replace(data, X=sparse.csr_array(data.X)) if as_sparse else data
+    found = round_trip(data, f"toy.arff{ending}", layout=layout)
+    assert sparse.issparse(found.X) == as_sparse
+    assert_same(found, data)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data_sets(min_labels=0))
+def test_parquet_gives_back_what_was_written(data):
+    assert_same(round_trip(data, "toy.parquet", data.label_names), data)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data_sets(min_labels=0), st.sampled_from(["", ".gz"]))
+def test_csv_gives_back_the_same_cells(data, ending):
+    found = round_trip(data, f"toy.csv{ending}", data.label_names)
+    assert words(found) == words(data)
+    assert np.array_equal(found.Y, data.Y) and found.label_names == data.label_names
+
+
+@settings(deadline=None, max_examples=60)
+@given(data_sets(nominal=False, missing=False), st.sampled_from(["libsvm", "svm", "txt", "txt.gz"]), st.booleans())
+def test_libsvm_gives_back_the_numbers_and_the_labels_that_occur(data, suffix, as_sparse):
+    occurs = data.Y.any(axis=0)
+    sent = replace(data, X=sparse.csr_matrix(data.X)) if as_sparse else data
+    found = round_trip(sent, f"toy.{suffix}")
+    assert np.array_equal(found.X.toarray(), data.X)
+    assert np.array_equal(found.Y, data.Y[:, occurs])
+    assert found.label_names == tuple(str(label) for label in np.flatnonzero(occurs))
+
+
+@pytest.mark.parametrize("first", ["0", "1"])
+def test_libsvm_keeps_names_that_are_numbers(tmp_path, first):
+    names = tuple(str(int(first) + place) for place in range(4))
+    X = sparse.csr_array(([1.0], ([1], [2])), shape=(3, 4))
+    data = MultilabelData(X, np.array([[1, 0], [0, 1], [0, 0]], np.int8), names, ("-3", "12"), "toy")
+    write(data, tmp_path / "toy.svm")
+    assert_same(read(tmp_path / "toy.svm"), data)
+
+
+def test_a_sparse_set_written_as_table_comes_back_dense(tmp_path):
+    X = np.array([[0, 1.5], [np.nan, 0]])
+    data = MultilabelData(sparse.csr_array(X), np.array([[1], [0]], np.int8), ("a", "b"), ("y",), "toy")
+    for suffix in ("csv", "parquet"):
+        write(data, tmp_path / f"toy.{suffix}")
+        np.testing.assert_array_equal(read(tmp_path / f"toy.{suffix}", ["y"]).X, X)
+
+
+@pytest.mark.parametrize("suffix", ["arff", "svm"])
+def test_sparse_features_suit_estimators_that_take_32_bit_indices_only(tmp_path, suffix):
+    X = sparse.csr_array(np.eye(6))
+    Y = np.array([[1, 0, 1, 0, 0, 1]], np.int8).T
+    write(MultilabelData(X, Y, tuple("abcdef"), ("y",), "toy"), tmp_path / f"toy.{suffix}")
+    data = read(tmp_path / f"toy.{suffix}")
+    LogisticRegression(solver="liblinear").fit(data.X, data.Y.ravel())
+    assert data.X.indices.dtype == data.X.indptr.dtype == np.int32
+
+
+def test_a_set_read_from_sparse_arff_can_be_fitted(tmp_path):
+    rng = np.random.RandomState(0)
+    X, Y = (rng.random_sample((30, 4)) < 0.3) * 1.0, (rng.random_sample((30, 3)) < 0.5).astype(np.int8)
+    names = tuple("abcd"), tuple("xyz")
+    write(MultilabelData(sparse.csr_array(X), Y, *names, "toy"), tmp_path / "toy.arff")
+    data = read(tmp_path / "toy.arff")
+    fitted = MLRHClassifier().fit(data.X, data.Y)
+    np.testing.assert_allclose(fitted.coef_, MLRHClassifier().fit(X, Y).coef_, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("content", "labels", "feature"),
+    [(ARFF, ["y"], "a"), (CSV, ["y"], "a"), (LIBSVM, None, "1"), (b"% note\n" + ARFF, ["y"], "a")],
+)
+@pytest.mark.parametrize("file", ["toy", "toy.dat", "toy.txt"])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_formats_and_compression_are_found_by_content(tmp_path, content, labels, feature, file, zipped):
+    path = tmp_path / file
+    path.write_bytes(gzip.compress(content) if zipped else content)
+    data = read(path, labels)
+    assert dense(data.X).tolist() == [[1], [2]] and data.Y.tolist() == [[0], [1]]
+    assert data.feature_names == (feature,) and data.name == "toy"
+
+
+def test_content_that_is_certain_comes_before_the_suffix_and_a_given_format_before_both(tmp_path):
+    path = tmp_path / "toy.csv"
+    path.write_bytes(ARFF)
+    assert read(path, ["y"]).X.tolist() == [[1], [2]]
+    with pytest.raises(DataError, match=r"toy\.csv, line 1: "):
+        read(path, ["y"], format="libsvm")
+
+
+def test_a_binary_stream_is_read_and_named():
+    data = read(io.BytesIO(gzip.compress(ARFF)), ["y"], name="from a pipe")
+    assert data.name == "from a pipe" and data.Y.tolist() == [[0], [1]]
+    with pytest.raises(DataError, match=r"^stream: the file is empty"):
+        read(io.BytesIO(b""))
+    with pytest.raises(TypeError, match="opened in binary mode"):
+        read(io.StringIO("a,y\n"), ["y"])
+
+
+def test_an_open_file_finds_the_xml_beside_it(tmp_path):
+    write(MultilabelData(np.ones((2, 1)), np.eye(2, dtype=np.int8), ("a",), ("p", "q"), "toy"), tmp_path / "toy.arff")
+    with open(tmp_path / "toy.arff", "rb") as file:
+        assert read(file).label_names == ("p", "q")
+
+
+def test_n_features_must_agree_with_the_file(tmp_path):
+    assert read(io.BytesIO(CSV), ["y"], n_features=1).X.shape == (2, 1)
+    with pytest.raises(DataError, match="has 1 features; n_features asks for 3"):
+        read(io.BytesIO(CSV), ["y"], n_features=3)
+
+
+@pytest.mark.parametrize("cut", [5, 30, -9, -1])
+def test_a_truncated_gzip_file_is_an_error(tmp_path, cut):
+    path = tmp_path / "toy.arff.gz"
+    path.write_bytes(gzip.compress(ARFF * 20)[:cut])
+    with pytest.raises(DataError, match=r"toy.arff.gz: the gzip file ends too early"):
+        read(path, ["y"])
+
+
+@pytest.mark.parametrize("place", [3, 20, -6, -2])
+def test_a_damaged_gzip_file_is_an_error(tmp_path, place):
+    content = bytearray(gzip.compress(os.urandom(1000)))
+    content[place] ^= 0xFF
+    path = tmp_path / "toy.arff.gz"
+    path.write_bytes(bytes(content))
+    with pytest.raises(DataError, match=r"toy.arff.gz"):
+        read(path, ["y"])
+
+
+def test_bytes_after_the_end_of_a_gzip_file_are_an_error(tmp_path):
+    path = tmp_path / "toy.arff.gz"
+    path.write_bytes(gzip.compress(ARFF) + b"garbage")
+    with pytest.raises(DataError, match="the gzip file is damaged"):
+        read(path, ["y"])
+
+
+def test_missing_files_folders_and_impossible_paths_are_errors(tmp_path):
+    with pytest.raises(DataError, match=r"nothing.arff: no such file"):
+        read(tmp_path / "nothing.arff")
+    with pytest.raises(DataError, match="is a folder; give the path of a file in it"):
+        read(tmp_path)
+    with pytest.raises(DataError, match="can't be read"):
+        read("a\0b")
+    with pytest.raises(DataError, match=r"labels.xml: no such file"):
+        read(io.BytesIO(CSV), tmp_path / "labels.xml")
+
+
+def test_arguments_of_no_use_are_errors():
+    with pytest.raises(ValueError, match="format must be one of 'arff', 'libsvm', 'csv', 'parquet' or None; got 'xls'"):
+        read(io.BytesIO(CSV), ["y"], format="xls")
+    with pytest.raises(ValueError, match="n_features must be a positive integer or None; got 0"):
+        read(io.BytesIO(LIBSVM), n_features=0)
+    with pytest.raises(DataError, match="labels: the label 'y' is named twice"):
+        read(io.BytesIO(CSV), ["y", "y"])
+    with pytest.raises(TypeError, match="labels must be names, the path of an XML file or None; found 3"):
+        read(io.BytesIO(CSV), [3])
+
+
+def small(**changes):
+    data = MultilabelData(np.ones((2, 2)), np.eye(2, dtype=np.int8), ("a", "b"), ("p", "q"), "toy")
+    return replace(data, **changes)
+
+
+REFUSED = {
+    "infinite": (
+        small(X=np.array([[1, np.inf], [0, 0]])),
+        "toy.{}",
+        "X holds an infinite value",
+        "arff csv parquet svm",
+    ),
+    "same names": (small(label_names=("a", "q")), "toy.{}", "two columns are called 'a'", "arff csv parquet"),
+    "bad code": (small(categories={"a": ("x",)}), "toy.{}", "feature 'a' must be coded 0 to 0", "arff csv parquet"),
+    "nominal": (small(categories={"a": ("x", "y")}), "toy.{}", "can't hold the nominal feature 'a'", "svm"),
+    "missing": (small(X=np.full((2, 2), np.nan)), "toy.{}", "can't hold missing values", "svm"),
+    "NUL": (small(feature_names=("a", "\0")), "toy.{}", "NUL", "arff csv"),
+    "surrogate": (small(feature_names=("a", "\ud800")), "toy.{}", "can't be written as UTF-8", "arff csv parquet"),
+    "XML": (small(label_names=("p", "\x01")), "toy.{}", "XML can't hold the label name", "arff"),
+    "empty value": (small(categories={"a": ("x", "")}), "toy.{}", "can't hold an empty nominal value", "csv"),
+    "suffix": (small(), "toy.{}", "the suffix must be one of .arff, .libsvm", "xls gz"),
+    "folder": (small(), "nowhere/toy.{}", "can't be written", "arff csv parquet svm"),
+    "gz": (small(), "toy.{}", "Parquet files are compressed inside", "parquet.gz"),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "suffix"), [(case, suffix) for case in REFUSED for suffix in REFUSED[case][3].split()]
+)
+def test_what_a_format_cannot_hold_is_an_error_and_leaves_no_file(tmp_path, case, suffix):
+    data, file, message, _ = REFUSED[case]
+    with pytest.raises(DataError, match=message):
+        write(data, tmp_path / file.format(suffix))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_meka_without_labels_and_an_unknown_layout_are_errors(tmp_path):
+    with pytest.raises(DataError, match="layout 'meka' needs at least one label"):
+        write(small(Y=np.zeros((2, 0), np.int8), label_names=()), tmp_path / "toy.arff", layout="meka")
+    with pytest.raises(ValueError, match="layout must be 'mulan' or 'meka'; got 'weka'"):
+        write(small(), tmp_path / "toy.arff", layout="weka")
+
+
+def test_a_name_that_looks_like_an_option_of_meka_does_not_move_the_labels(tmp_path):
+    write(small(name="x: -C 1"), tmp_path / "toy.arff")
+    assert read(tmp_path / "toy.arff").label_names == ("p", "q")
+
+
+@pytest.mark.parametrize("suffix", ["arff", "csv", "svm", "parquet"])
+def test_an_interrupt_leaves_the_old_file_and_nothing_else(tmp_path, suffix, monkeypatch):
+    path = tmp_path / f"toy.{suffix}"
+    write(small(), path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(small(X=np.zeros((2, 2))), path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_written_file_has_the_permissions_of_any_other_new_file(tmp_path):
+    write(small(), tmp_path / "toy.csv")
+    (tmp_path / "other").write_text("")
+    assert (tmp_path / "toy.csv").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_equal_sets_give_equal_compressed_files(tmp_path):
+    for name in ("one", "two"):
+        write(small(), tmp_path / f"{name}.csv.gz")
+    assert (tmp_path / "one.csv.gz").read_bytes() == (tmp_path / "two.csv.gz").read_bytes()

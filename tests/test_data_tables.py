@@ -1,0 +1,190 @@
+"""CSV and Parquet files give the cells that pandas gives; faults are named by line and column."""
+
+import builtins
+import sys
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mlrh.data.containers import DataError
+from mlrh.data.readers import read
+
+CSV = 'a,"b, c",y1,colour,y2\n1.5,2,0,red,1\n,-1e3,1,"dark, ""blue""",0\nnan,4,1,,1\n'
+
+
+def save(folder, text, name="toy.csv"):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def save_table(folder, **columns):
+    path = folder / "toy.parquet"
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def test_csv_columns_are_numbers_codes_and_labels(tmp_path):
+    data = read(save(tmp_path, CSV), ["y2", "y1"])
+    np.testing.assert_array_equal(data.X, [[1.5, 2, 0], [np.nan, -1000, 1], [np.nan, 4, np.nan]])
+    assert data.Y.tolist() == [[1, 0], [0, 1], [1, 1]] and data.label_names == ("y2", "y1")
+    assert data.feature_names == ("a", "b, c", "colour")
+    assert data.categories == {"colour": ("red", 'dark, "blue"')}
+
+
+def test_numbers_are_those_that_pandas_reads(tmp_path):
+    numbers = np.random.RandomState(0).standard_normal((50, 3)) * 10.0 ** np.arange(-150, 150, 100)
+    path = tmp_path / "toy.csv"
+    pd.DataFrame(numbers, columns=list("abc")).assign(y=1).to_csv(path, index=False)
+    data = read(path, ["y"])
+    assert np.array_equal(data.X, numbers)
+    np.testing.assert_allclose(data.X, pd.read_csv(path)[list("abc")].to_numpy(), rtol=1e-15)
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", ","])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_delimiter_byte_order_mark_and_line_ends_are_found_by_content(tmp_path, delimiter, mark, end):
+    rows = [["a", '"text; x,y;\tz"', "y"], ["1", '"p;q,r;\ts"', "0"], ["2", "plain", "1"]]
+    text = end.join(delimiter.join(row) for row in rows)
+    data = read(save(tmp_path, mark + text.encode()), ["y"])
+    assert data.feature_names == ("a", "text; x,y;\tz")
+    assert data.categories == {"text; x,y;\tz": ("p;q,r;\ts", "plain")}
+    assert data.X[:, 0].tolist() == [1, 2] and data.Y.ravel().tolist() == [0, 1]
+
+
+def test_labels_of_a_csv_file_may_be_words(tmp_path):
+    data = read(save(tmp_path, "a,p,q,r\n1,True,yes,1.0\n2,false,NO,0\n"), ["p", "q", "r"])
+    assert data.Y.tolist() == [[1, 1, 1], [0, 0, 0]]
+
+
+def test_an_identifier_is_a_text_column_with_another_value_in_each_of_more_than_20_rows(tmp_path):
+    def text(n_rows):
+        return "id,a,y\n" + "".join(f"row{row},{row},{row % 2}\n" for row in range(n_rows))
+
+    assert read(save(tmp_path, text(20)), ["y"]).feature_names == ("id", "a")
+    with pytest.warns(UserWarning, match="column 'id' has another value in every row"):
+        data = read(save(tmp_path, text(21)), ["y"])
+    assert data.feature_names == ("a",) and data.categories == {}
+    assert data.X[:, 0].tolist() == list(range(21))
+
+
+def test_the_line_counts_line_breaks_inside_quotes(tmp_path):
+    text = 'a,b,y\n"two\nlines",1,0\n"three\r\nlines\nhere",x,1\nlast,3,1\nz,4,1\n'
+    with pytest.raises(DataError, match=r"toy.csv, line 4: column 'b' must be a number; found 'x'"):
+        read(save(tmp_path, text), ["y"])
+
+
+FAULTS = {
+    "typo": ("a,y\n1,0\n2,1\n1.2x,1\n", "line 4: column 'a' must be a number; found '1.2x'"),
+    "infinite": ("a,y\n1,0\ninf,1\n", "line 3: column 'a' must be finite; found 'inf'"),
+    "decimal comma": ("a;y\n1,5;0\n2,5;1\n", "line 2: column 'a' must have decimal points, not commas; found '1,5'"),
+    "cut row": ("a,b,y\n1,2,0\n1,2\n", "line 3: found 2 cells where the header names 3 columns"),
+    "long row": ("a,y\n1,0\n1,0,1\n", "line 3: found 3 cells where the header names 2 columns"),
+    "open quote": ('a,y\n1,0\n"2,1\n', "line 3: can't be split into cells .* is a quote not closed"),
+    "text after quote": ('a,y\n"1"x,0\n', "line 2: can't be split into cells"),
+    "same name": ("a,a,y\n1,2,0\n", "line 1: two columns are called 'a'"),
+    "no name": (",a,y\n0,1,0\n", "line 1: column 1 has no name"),
+    "no header": ("1.5,2,0\n1,2,1\n", "line 1: the first line must hold the names of the columns"),
+    "header only": ("a,y\n", "has no rows"),
+    "label 2": ("a,y\n1,0\n1,2\n", "line 3: column 'y' must be 0 or 1; found '2'"),
+    "missing label": ("a,y\n1,0\n1,\n", "line 3: column 'y' is missing; a label must be 0 or 1"),
+    "no such label": ("a,z\n1,0\n", "has no column 'y', which labels names as a label"),
+    "latin-1": (b"a,y\n1,0\n\xe9,0\n", "line 3: byte 0xe9 is not UTF-8; convert"),
+    "NUL": (b"a,y\n1\x00,0\n", "line 2: a NUL byte is no text"),
+    "blank": ("\n\n", "has no rows"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_a_csv_file_is_one_sentence_with_file_and_line(tmp_path, fault):
+    text, message = FAULTS[fault]
+    with pytest.raises(DataError, match=message) as caught:
+        read(save(tmp_path, text), ["y"])
+    assert str(caught.value).startswith(str(tmp_path / "toy.csv")) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_tables_without_named_labels_are_an_error_that_says_how(tmp_path, suffix):
+    path = tmp_path / f"toy.{suffix}"
+    frame = pd.DataFrame({"a": [1.0], "y": [1]})
+    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+    with pytest.raises(DataError, match=rf"toy.{suffix}: nothing says which columns are labels; .*labels=\[...\]"):
+        read(path)
+    assert read(path, ()).X.tolist() == [[1, 1]]
+
+
+def test_parquet_columns_of_pandas_are_numbers_codes_and_labels(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "i": [1, 2, 3],
+            "f": [0.5, None, -1.5],
+            "b": [True, False, True],
+            "s": ["red", None, "blue"],
+            "c": pd.Categorical(["x", "z", None], categories=["z", "y", "x"]),
+            "n": [None, None, None],
+            "y": [0, 1, 1],
+            "z": [True, False, True],
+            "w": ["no", "yes", "no"],
+        }
+    )
+    path = tmp_path / "toy.parquet"
+    frame.to_parquet(path, index=False)
+    data = read(path, ["z", "y", "w"])
+    nan = np.nan
+    np.testing.assert_array_equal(data.X, [[1, 0.5, 1, 0, 2, nan], [2, nan, 0, nan, 0, nan], [3, -1.5, 1, 1, nan, nan]])
+    assert data.categories == {"s": ("red", "blue"), "c": ("z", "y", "x")}
+    assert data.Y.tolist() == [[1, 0, 0], [0, 1, 1], [1, 1, 0]]
+
+
+PARQUET_FAULTS = {
+    "label 2": ({"a": [1.0, 2.0], "y": [1, 2]}, "row 2, column 'y' must be 0 or 1; found '2.0'"),
+    "missing label": ({"a": [1.0, 2.0], "y": [1, None]}, "row 2, column 'y' is missing"),
+    "infinite": ({"a": [1.0, np.inf], "y": [1, 0]}, "row 2, column 'a' must be finite"),
+    "list": ({"a": [[1.0], [2.0]], "y": [1, 0]}, "column 'a' has the type list"),
+    "time": ({"a": pd.to_datetime(["2020-01-01"]), "y": [1]}, "column 'a' has the type timestamp"),
+    "no rows": ({"a": pa.array([], pa.float64()), "y": pa.array([], pa.int8())}, "has no rows"),
+    "no such label": ({"a": [1.0]}, "has no column 'y', which labels names"),
+}
+
+
+@pytest.mark.parametrize("fault", PARQUET_FAULTS)
+def test_a_fault_of_a_parquet_file_is_one_sentence_with_the_row(tmp_path, fault):
+    columns, message = PARQUET_FAULTS[fault]
+    with pytest.raises(DataError, match=message):
+        read(save_table(tmp_path, **columns), ["y"])
+
+
+def test_equal_names_of_parquet_columns_are_an_error(tmp_path):
+    path = tmp_path / "toy.parquet"
+    pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), path)
+    with pytest.raises(DataError, match="two columns are called 'a'"):
+        read(path, ())
+
+
+@pytest.mark.parametrize("cut", [8, 40, -1, -9])
+def test_a_truncated_parquet_file_is_an_error(tmp_path, cut):
+    path = save_table(tmp_path, a=[1.0, 2.0], y=[1, 0])
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(DataError, match=r"toy.parquet: is not a readable Parquet file"):
+        read(path, ["y"])
+
+
+def test_csv_needs_no_pyarrow_and_parquet_says_how_to_install_it(tmp_path, monkeypatch):
+    path = save_table(tmp_path, a=[1.0], y=[1])
+    real = builtins.__import__
+
+    def without_pyarrow(name, *args, **kwargs):
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    for module in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(builtins, "__import__", without_pyarrow)
+    assert read(save(tmp_path, "a,y\n1,1\n"), ["y"]).Y.tolist() == [[1]]
+    with pytest.raises(DataError, match="need pyarrow, which is not installed; run: pip install pyarrow"):
+        read(path, ["y"])
