@@ -1,0 +1,237 @@
+"""How good predicted label sets and their probabilities are. Knows nothing of models: arrays in, numbers out."""
+
+from dataclasses import dataclass
+from numbers import Integral
+
+import numpy as np
+from sklearn.metrics import accuracy_score, f1_score, hamming_loss, jaccard_score
+
+NAMES = {  # of what `evaluate` measures, for tables
+    "exact_match": "exact match",
+    "hamming_loss": "Hamming loss",
+    "f1_example": "F1 by row",
+    "f1_micro": "F1 micro",
+    "f1_macro": "F1 macro",
+    "jaccard": "Jaccard index",
+    "set_log_loss": "log-loss of the set",
+    "impossible_share": "held impossible",
+    "empty_share": "empty answers",
+}
+
+
+def evaluate(Y, predicted, log_prob=None) -> dict[str, float]:
+    """Measures of predicted label sets against the true ones, by name.
+
+    Where a measure is 0/0: the example-averaged F1 and Jaccard index are 1 for a row whose true and predicted sets are
+    both empty. A label that no row has and no prediction holds counts as F1 = 0 in f1_macro, so it lowers the average
+    of every method alike, whether or not a method predicts it; f1_micro is 0 where there is no label at all. These two
+    are scikit-learn's defaults, without its warning.
+
+    Parameters
+    ----------
+    Y, predicted : indicator matrices of shape (n_samples, n_labels), dense or sparse
+    log_prob : array of shape (n_samples,), optional
+        Logarithm of the probability that the model gave to the true set of each row.
+
+    Returns
+    -------
+    dict
+        exact_match (share of rows whose set is right as a whole), hamming_loss, f1_example, f1_micro, f1_macro, jaccard
+        (averaged over rows) and empty_share; with log_prob also set_log_loss and impossible_share.
+
+    Examples
+    --------
+    >>> from mlrh.metrics import evaluate
+    >>> measures = evaluate([[1, 1, 0], [0, 0, 1]], [[1, 0, 0], [0, 0, 1]])
+    >>> measures["exact_match"], measures["jaccard"]
+    (0.5, 0.75)
+    """
+    Y, predicted = _indicator(Y, "Y"), _indicator(predicted, "predicted")
+    if Y.shape != predicted.shape:
+        raise ValueError(f"Y and predicted must have the same shape; got {Y.shape} and {predicted.shape}.")
+    measures = _measures_of_sets(Y, predicted)
+    if log_prob is not None:
+        log_prob = _log_probabilities(log_prob)
+        if len(log_prob) != len(Y):
+            raise ValueError(f"log_prob must have one value per row of Y, {len(Y)}; got {len(log_prob)}.")
+        measures["set_log_loss"] = set_log_loss(log_prob)
+        measures["impossible_share"] = impossible_share(log_prob)
+    return measures
+
+
+def set_log_loss(log_prob, floor=1e-6) -> float:
+    """Mean of -log max(P, floor) over the probabilities P of the true sets, from their logarithms (n_samples,).
+
+    The floor keeps one impossible set from making the mean infinite: it costs -log(floor), 13.8 by default. With
+    floor=0 it does make it infinite.
+
+    Examples
+    --------
+    >>> from mlrh.metrics import set_log_loss
+    >>> round(set_log_loss([0.0, float("-inf")]), 4)
+    6.9078
+    """
+    if not isinstance(floor, int | float) or not 0 <= floor < 1:
+        raise ValueError(f"floor must be a probability below 1; got {floor!r}.")
+    lowest = np.log(floor) if floor > 0 else -np.inf
+    return float(np.mean(-np.maximum(_log_probabilities(log_prob), lowest)))
+
+
+def impossible_share(log_prob) -> float:
+    """Share of rows whose true set was given probability 0, from the logarithms (n_samples,).
+
+    Examples
+    --------
+    >>> from mlrh.metrics import impossible_share
+    >>> impossible_share([-0.5, float("-inf"), -700.0, 0.0])
+    0.25
+    """
+    return float(np.mean(np.isneginf(_log_probabilities(log_prob))))
+
+
+def empty_share(predicted) -> float:
+    """Share of rows of an indicator matrix (n_samples, n_labels) that have no label.
+
+    Examples
+    --------
+    >>> from mlrh.metrics import empty_share
+    >>> empty_share([[0, 1], [0, 0]])
+    0.5
+    """
+    return float(np.mean(~_indicator(predicted, "predicted").any(axis=1)))
+
+
+def size_counts(Y, n_labels) -> np.ndarray:
+    """Number of rows with 0, 1, ..., n_labels labels, for an indicator matrix (n_samples, n_labels).
+
+    Examples
+    --------
+    >>> from mlrh.metrics import size_counts
+    >>> size_counts([[0, 1, 0], [1, 1, 0], [0, 0, 1]], n_labels=3)
+    array([0, 2, 1, 0])
+    """
+    Y = _indicator(Y, "Y")
+    if Y.shape[1] != n_labels:
+        raise ValueError(f"Y must have n_labels={n_labels} columns; got {Y.shape[1]}.")
+    return np.bincount(np.count_nonzero(Y, axis=1), minlength=n_labels + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """Bins of rows by confidence, lowest first: mean confidence, share of correct rows, number of rows."""
+
+    confidence: np.ndarray
+    share_correct: np.ndarray
+    count: np.ndarray
+
+
+def reliability(confidence, correct, n_bins=15) -> Reliability:
+    """Mean confidence, share of correct rows and number of rows in bins of nearly equal numbers of rows.
+
+    Rows of equal confidence share a bin, the one that holds the middle of their ranks, so the order of rows plays no
+    part. Bins left without rows, because of such ties or because rows are fewer than n_bins, are left out.
+
+    Parameters
+    ----------
+    confidence : array of shape (n_samples,)
+        Probabilities that the model gave to what it predicted.
+    correct : array of shape (n_samples,)
+        Whether (1 or True) the prediction was right.
+    n_bins : int
+        The largest number of bins.
+
+    Examples
+    --------
+    >>> from mlrh.metrics import reliability
+    >>> bins = reliability([0.9, 0.5, 0.7, 0.5], [1, 0, 1, 1], n_bins=2)
+    >>> bins.confidence, bins.share_correct, bins.count
+    (array([0.5, 0.8]), array([0.5, 1. ]), array([2, 2]))
+    """
+    confidence, correct = _confidences(confidence, correct)
+    if not isinstance(n_bins, Integral) or isinstance(n_bins, bool) or n_bins < 1:
+        raise ValueError(f"n_bins must be a positive integer; got {n_bins!r}.")
+    values, group, ties = np.unique(confidence, return_inverse=True, return_counts=True)
+    # In whole numbers: the middle rank of a group of ties, as a fraction of n_samples, times n_bins, rounded down.
+    middle = 2 * np.cumsum(ties) - ties
+    _, bins = np.unique(middle * int(n_bins) // (2 * len(confidence)), return_inverse=True)
+    count = np.bincount(bins, weights=ties)
+    hits = np.bincount(group, weights=correct, minlength=len(values))
+    return Reliability(
+        np.bincount(bins, weights=values * ties) / count,
+        np.bincount(bins, weights=hits) / count,
+        count.astype(np.int64),
+    )
+
+
+def expected_calibration_error(confidence, correct, n_bins=15) -> float:
+    """Mean distance of confidence from the share of correct rows over the bins of `reliability`, by their rows.
+
+    Chance alone makes it positive: with few rows per bin, even perfect probabilities don't reach 0.
+
+    Examples
+    --------
+    >>> from mlrh.metrics import expected_calibration_error
+    >>> round(expected_calibration_error([0.9, 0.5, 0.7, 0.5], [1, 0, 1, 1], n_bins=2), 3)
+    0.1
+    """
+    bins = reliability(confidence, correct, n_bins)
+    return float(np.average(np.abs(bins.confidence - bins.share_correct), weights=bins.count))
+
+
+def _measures_of_sets(Y, predicted):
+    # scikit-learn takes a single column for one class per row; a label that no row has makes it a matrix of labels.
+    truth, answer = (np.pad(sets, ((0, 0), (0, 1))) if sets.shape[1] == 1 else sets for sets in (Y, predicted))
+    labels = np.arange(Y.shape[1])
+    return {
+        "exact_match": float(accuracy_score(truth, answer)),
+        "hamming_loss": float(hamming_loss(Y.ravel(), predicted.ravel())),
+        "f1_example": float(f1_score(truth, answer, labels=labels, average="samples", zero_division=1)),
+        "f1_micro": float(f1_score(truth, answer, labels=labels, average="micro", zero_division=0)),
+        "f1_macro": float(f1_score(truth, answer, labels=labels, average="macro", zero_division=0)),
+        "jaccard": float(jaccard_score(truth, answer, labels=labels, average="samples", zero_division=1)),
+        "empty_share": empty_share(predicted),
+    }
+
+
+def _indicator(values, name):
+    """The values, which may be sparse, as an int8 matrix of 0 and 1 with at least one row and one column."""
+    values = np.asarray(values.toarray() if hasattr(values, "toarray") else values)
+    if values.ndim != 2 or 0 in values.shape:
+        raise ValueError(f"{name} must be a matrix with a row per sample and a column per label; got {values.shape}.")
+    bad = ~((values == 0) | (values == 1))
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise ValueError(
+            f"{name} must contain only 0 and 1, 1 where the row has the label; found {values[row, column]} in row "
+            f"{row}, column {column}."
+        )
+    return values.astype(np.int8)
+
+
+def _log_probabilities(log_prob):
+    log_prob = np.asarray(log_prob, np.float64)
+    if log_prob.ndim != 1 or len(log_prob) == 0:
+        raise ValueError(f"log_prob must hold one value per row, at least one; got shape {log_prob.shape}.")
+    bad = ~(log_prob <= 1e-6)  # room for rounding errors of a sum of logarithms; NaN is bad, too
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ValueError(
+            f"log_prob must hold logarithms of probabilities, at most 0; got {log_prob[row]} in row {row}."
+        )
+    return log_prob
+
+
+def _confidences(confidence, correct):
+    confidence, correct = np.asarray(confidence, np.float64), np.asarray(correct)
+    if confidence.ndim != 1 or confidence.shape != correct.shape or len(confidence) == 0:
+        raise ValueError(
+            "confidence and correct must have one value per row, at least one; got shapes "
+            f"{confidence.shape} and {correct.shape}."
+        )
+    bad = ~((confidence >= 0) & (confidence <= 1))
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ValueError(f"confidence must hold probabilities; got {confidence[row]} in row {row}.")
+    if not np.isin(correct, (0, 1)).all():
+        raise ValueError("correct must hold 1 where the prediction was right and 0 elsewhere; got other values.")
+    return confidence, correct.astype(np.float64)

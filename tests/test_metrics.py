@@ -1,0 +1,213 @@
+"""Measures of label sets against loops over rows and labels, hand-made numbers and simulation."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import sparse
+
+from mlrh.metrics import (
+    empty_share,
+    evaluate,
+    expected_calibration_error,
+    impossible_share,
+    reliability,
+    set_log_loss,
+    size_counts,
+)
+
+TRUTH = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0]])
+ANSWER = np.array([[1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]])
+
+
+@st.composite
+def pairs_of_matrices(draw):
+    shape = draw(st.tuples(st.integers(1, 6), st.integers(1, 4)))
+    matrix = arrays(np.int8, shape, elements=st.integers(0, 1))
+    return draw(matrix), draw(matrix)
+
+
+def f1(true, found, empty):
+    return 2 * len(true & found) / (len(true) + len(found)) if true or found else empty
+
+
+def jaccard(true, found, empty):
+    return len(true & found) / len(true | found) if true or found else empty
+
+
+def by_loops(Y, predicted):
+    """The measures as their definitions on Python sets, of labels by row and of rows by label."""
+    rows = [(set(np.flatnonzero(t)), set(np.flatnonzero(p))) for t, p in zip(Y, predicted, strict=True)]
+    labels = [(set(np.flatnonzero(t)), set(np.flatnonzero(p))) for t, p in zip(Y.T, predicted.T, strict=True)]
+    cells = [{(i, k) for i, row in enumerate(matrix) for k, v in enumerate(row) if v} for matrix in (Y, predicted)]
+    return {
+        "exact_match": sum(true == found for true, found in rows) / len(rows),
+        "hamming_loss": len(cells[0] ^ cells[1]) / Y.size,
+        "f1_example": sum(f1(*row, empty=1) for row in rows) / len(rows),
+        "f1_micro": f1(*cells, empty=0),
+        "f1_macro": sum(f1(*label, empty=0) for label in labels) / len(labels),
+        "jaccard": sum(jaccard(*row, empty=1) for row in rows) / len(rows),
+        "empty_share": sum(not found for _, found in rows) / len(rows),
+    }
+
+
+@given(pairs_of_matrices())
+def test_every_measure_equals_its_definition_on_python_sets(pair):
+    measures = evaluate(*pair)
+    expected = by_loops(*pair)
+    assert list(measures) == list(expected)
+    assert measures == pytest.approx(expected, abs=1e-12)
+    assert all(type(value) is float for value in measures.values())
+
+
+def test_measures_of_a_hand_made_example():
+    # Row 1 is empty in both, label 3 nowhere at all; of the five cells with a label three are found.
+    assert evaluate(TRUTH, ANSWER) == pytest.approx(
+        {
+            "exact_match": 2 / 4,
+            "hamming_loss": 2 / 16,
+            "f1_example": (2 / 3 + 1 + 0 + 1) / 4,
+            "f1_micro": 6 / 8,
+            "f1_macro": (1 + 0 + 1 + 0) / 4,
+            "jaccard": (1 / 2 + 1 + 0 + 1) / 4,
+            "empty_share": 2 / 4,
+        }
+    )
+
+
+def test_a_label_absent_everywhere_lowers_macro_f1_as_much_as_a_false_alarm_does():
+    alarm = ANSWER.copy()
+    alarm[1, 3] = 1
+    assert evaluate(TRUTH, alarm)["f1_macro"] == evaluate(TRUTH, ANSWER)["f1_macro"] == 0.5
+
+
+def test_a_single_label_is_measured_by_its_ones_only():
+    measures = evaluate([[1], [0], [1]], [[1], [0], [0]])
+    assert measures["f1_macro"] == measures["f1_micro"] == pytest.approx(2 / 3)
+    assert measures["f1_example"] == measures["jaccard"] == pytest.approx(2 / 3)
+    assert measures["hamming_loss"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csr_array, np.ndarray.tolist, lambda Y: Y.astype(bool)])
+def test_every_form_of_indicator_matrix_gives_the_same_measures(form):
+    assert evaluate(form(TRUTH), form(ANSWER)) == evaluate(TRUTH, ANSWER.astype(float))
+
+
+def test_inputs_stay_as_they_were():
+    Y, predicted = TRUTH.copy(), ANSWER.copy()
+    evaluate(Y, predicted, np.zeros(4))
+    assert np.array_equal(Y, TRUTH) and np.array_equal(predicted, ANSWER)
+
+
+def test_log_loss_and_impossible_share_come_with_log_probabilities():
+    log_prob = np.log([0.5, 0.25, 1.0, 1e-9])
+    measures = evaluate(TRUTH, ANSWER, log_prob)
+    assert measures["set_log_loss"] == pytest.approx((np.log(2) + np.log(4) + 0 + np.log(1e6)) / 4)
+    assert measures["impossible_share"] == 0
+    assert set(measures) - set(evaluate(TRUTH, ANSWER)) == {"set_log_loss", "impossible_share"}
+
+
+def test_the_floor_bounds_what_an_impossible_set_costs():
+    log_prob = [-np.inf, np.log(0.5)]
+    assert set_log_loss(log_prob, floor=0.125) == pytest.approx((np.log(8) + np.log(2)) / 2)
+    assert set_log_loss(log_prob, floor=0) == np.inf
+    assert impossible_share(log_prob) == 0.5
+
+
+def test_a_sum_of_logarithms_that_rounding_lifts_above_zero_is_accepted():
+    assert set_log_loss([3e-16, -3e-16]) == pytest.approx(0, abs=1e-15)
+
+
+def test_empty_share_counts_rows_without_a_label():
+    assert empty_share(ANSWER) == 0.5 and empty_share(TRUTH) == 0.25
+
+
+def test_size_counts_are_the_rows_of_each_size():
+    assert size_counts(TRUTH, 4).tolist() == [1, 1, 2, 0, 0]
+    assert size_counts(np.ones((3, 1)), 1).tolist() == [0, 3]
+
+
+def test_reliability_of_a_hand_made_example():
+    # Ranks 0..5 in three bins: {.1, .2}, {.4, .6}, {.8, .9}.
+    bins = reliability([0.9, 0.1, 0.6, 0.2, 0.8, 0.4], [1, 0, 1, 1, 1, 0], n_bins=3)
+    assert bins.confidence == pytest.approx([0.15, 0.5, 0.85])
+    assert bins.share_correct == pytest.approx([0.5, 0.5, 1.0])
+    assert bins.count.tolist() == [2, 2, 2]
+    error = expected_calibration_error([0.9, 0.1, 0.6, 0.2, 0.8, 0.4], [1, 0, 1, 1, 1, 0], n_bins=3)
+    assert error == pytest.approx((0.35 + 0 + 0.15) / 3)
+
+
+def test_bins_weigh_by_their_rows_in_the_calibration_error():
+    # Three ties share the first bin: |0.2 - 1/3| for three rows, |0.9 - 0| for one.
+    error = expected_calibration_error([0.2, 0.9, 0.2, 0.2], [1, 0, 0, 0], n_bins=2)
+    assert error == pytest.approx((3 * (1 / 3 - 0.2) + 0.9) / 4)
+
+
+@given(st.data(), st.integers(1, 20))
+def test_the_order_of_rows_plays_no_part_even_with_ties(data, n_bins):
+    rows = data.draw(st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.3, 0.7, 1.0]), st.booleans()), min_size=1))
+    shuffled = data.draw(st.permutations(rows))
+    first, second = (reliability(*map(list, zip(*order, strict=True)), n_bins) for order in (rows, shuffled))
+    for name in ("confidence", "share_correct", "count"):
+        assert np.array_equal(getattr(first, name), getattr(second, name))
+
+
+@given(st.lists(st.sampled_from(np.linspace(0, 1, 12).tolist()), min_size=1), st.integers(1, 20))
+def test_bins_hold_every_row_once_in_order_with_ties_together_and_none_empty(confidence, n_bins):
+    bins = reliability(confidence, np.ones(len(confidence)), n_bins)
+    assert 1 <= len(bins.count) <= min(n_bins, len(set(confidence)))
+    assert bins.count.min() >= 1 and bins.count.sum() == len(confidence)
+    edges = np.concatenate([[0], np.cumsum(bins.count)])
+    ordered = sorted(confidence)
+    for mean, start, stop in zip(bins.confidence, edges, edges[1:], strict=False):
+        assert mean == pytest.approx(np.mean(ordered[start:stop]))
+        assert stop == len(ordered) or ordered[stop - 1] < ordered[stop]
+
+
+@given(st.integers(1, 60), st.integers(1, 20))
+def test_without_ties_bins_differ_by_at_most_one_row(n_rows, n_bins):
+    count = reliability(np.arange(n_rows) / n_rows, np.zeros(n_rows), n_bins).count
+    assert len(count) == min(n_rows, n_bins)
+    assert count.max() - count.min() <= 1
+
+
+def test_perfect_probabilities_are_calibrated_up_to_chance_and_wrong_ones_by_what_they_miss():
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(size=60_000)
+    draw = rng.uniform(size=60_000)
+    bins = reliability(confidence, draw < confidence)
+    deviation = np.sqrt(bins.confidence * (1 - bins.confidence) / bins.count)
+    assert np.all(np.abs(bins.share_correct - bins.confidence) < 4 * deviation)
+    # E |p - p^2| for uniform p is 1/6.
+    assert expected_calibration_error(confidence, draw < confidence**2) == pytest.approx(1 / 6, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: evaluate(np.zeros((0, 3)), np.zeros((0, 3))), r"Y must be a matrix with a row .*; got \(0, 3\)"),
+        (lambda: evaluate(np.zeros((3, 0)), np.zeros((3, 0))), r"Y must be a matrix with .*; got \(3, 0\)"),
+        (lambda: evaluate([1, 0], [1, 0]), r"Y must be a matrix .*; got \(2,\)"),
+        (lambda: evaluate([[1, 0]], [[1, 2]]), "predicted must contain only 0 and 1.*; found 2 in row 0, column 1"),
+        (lambda: evaluate([[1, np.nan]], [[1, 1]]), "Y must contain only 0 and 1.*; found nan"),
+        (lambda: evaluate([[1, 0]], [[1, 0], [1, 0]]), r"the same shape; got \(1, 2\) and \(2, 2\)"),
+        (lambda: evaluate([[1, 0]], [[1, 0]], [-1.0, -1.0]), "log_prob must have one value per row of Y, 1; got 2"),
+        (lambda: set_log_loss([]), "log_prob must hold one value per row, at least one"),
+        (lambda: set_log_loss([-1.0, 0.3]), "at most 0; got 0.3 in row 1"),
+        (lambda: impossible_share([np.nan]), "at most 0; got nan in row 0"),
+        (lambda: set_log_loss([-1.0], floor=1.5), "floor must be a probability below 1; got 1.5"),
+        (lambda: set_log_loss([-1.0], floor=float("nan")), "floor must be a probability below 1; got nan"),
+        (lambda: size_counts([[1, 0]], 3), "Y must have n_labels=3 columns; got 2"),
+        (lambda: reliability([0.5, 1.2], [1, 1]), "confidence must hold probabilities; got 1.2 in row 1"),
+        (lambda: reliability([np.nan], [1]), "confidence must hold probabilities; got nan in row 0"),
+        (lambda: reliability([0.5], [2]), "correct must hold 1 where the prediction was right"),
+        (lambda: reliability([0.5], [1, 0]), r"one value per row, at least one; got shapes \(1,\) and \(2,\)"),
+        (lambda: reliability([], []), "one value per row, at least one"),
+        (lambda: reliability([0.5], [1], n_bins=0), "n_bins must be a positive integer; got 0"),
+        (lambda: reliability([0.5], [1], n_bins=2.5), "n_bins must be a positive integer; got 2.5"),
+    ],
+)
+def test_what_cannot_be_measured_is_an_error_that_says_why(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
