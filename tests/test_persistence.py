@@ -1,0 +1,742 @@
+"""Files give back the model they were made from, bit for bit; whatever else they hold is refused in one sentence."""
+
+import io
+import json
+import os
+import pickle
+import re
+import sys
+import warnings
+import zipfile
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import skops.io
+from samples import BOTH, FORMS, make_multilabel
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.multioutput import ClassifierChain
+from sklearn.neighbors import NearestNeighbors
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+
+from mlrh import KernelMLRHClassifier, MLRHClassifier, persistence
+from mlrh.baselines import LabelPowerset, MLkNN, OrConstant
+from mlrh.data.containers import Schema
+from mlrh.label_space import CardinalitySpace, ObservedSpace
+from mlrh.persistence import ModelFileError, load, save
+from mlrh.targets import Targets
+
+X, Y = make_multilabel(60)
+CLASSES = {"two": np.array(["no", "yes"])[Y[:, 0]], "three": Y[:, :2].sum(axis=1) * 10}
+ALL_FORMS = {
+    **{name: form(Y) for name, form in FORMS.items()},
+    **CLASSES,
+    "tuples": [tuple("abcd"[k] for k in np.flatnonzero(row)) for row in Y],
+    "frozensets of numbers": [frozenset(np.flatnonzero(row).tolist()) for row in Y],
+    "sets of tuples": [{("label", int(k)) for k in np.flatnonzero(row)} for row in Y],
+    "booleans": Y.astype(bool),
+    "int8": Y.astype(np.int8),
+    "csc array": sparse.csc_array(Y),
+    "boolean frame": pd.DataFrame(Y.astype(bool), columns=[1, 2, 3, 4]),
+}
+INPUTS = {
+    "dense": X,
+    "float32": X.astype(np.float32),
+    "fortran": np.asfortranarray(X),
+    "sparse": sparse.csr_array(np.where(X > 0, X, 0)),
+    "sparse float32": sparse.csr_matrix(np.where(X > 0, X, 0).astype(np.float32)),
+    "pandas": pd.DataFrame(X, columns=list("uvwxyz")),
+    "polars": pl.DataFrame(X, schema=list("uvwxyz"), orient="row"),
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.mlrh"
+
+
+def again(value, folder):
+    """The value after a trip through a file."""
+    save(value, folder / "trip.mlrh")
+    return load(folder / "trip.mlrh")
+
+
+def assert_same(a, b):
+    """Equal in type and value, in every bit of every array, all the way down."""
+    assert type(a) is type(b)
+    if isinstance(a, dict):
+        assert_same(list(a), list(b))
+        assert_same(list(a.values()), list(b.values()))
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for left, right in zip(a, b, strict=True):
+            assert_same(left, right)
+    elif isinstance(a, np.ndarray) and a.dtype == object:
+        assert a.shape == b.shape
+        assert_same(a.ravel().tolist(), b.ravel().tolist())
+    elif isinstance(a, np.ndarray | np.generic):
+        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    elif sparse.issparse(a):
+        for part in ("data", "indices", "indptr"):
+            assert_same(getattr(a, part), getattr(b, part))
+        assert a.shape == b.shape
+    elif hasattr(a, "__dict__") and not isinstance(a, type | np.ufunc):
+        assert_same(vars(a), vars(b))
+    else:
+        assert a == b or (a != a and b != b)
+
+
+def assert_equal_answers(a, b):
+    if isinstance(a, pd.DataFrame | pl.DataFrame):
+        assert type(a) is type(b) and a.equals(b)
+    else:
+        assert_same(a, b)
+
+
+def assert_predicts_the_same(model, loaded, X):
+    # A copy: of one array with itself NumPy takes a product of another order of summation than of two equal ones.
+    X = X.clone() if isinstance(X, pl.DataFrame) else X.copy()
+    assert_equal_answers(model.predict(X), loaded.predict(X))
+    for method in ("predict_proba", "decision_function"):
+        assert_same(getattr(model, method)(X), getattr(loaded, method)(X))
+
+
+@BOTH
+@pytest.mark.parametrize("label_space", ["cardinality", "observed"])
+@pytest.mark.parametrize("form", ALL_FORMS)
+def test_every_form_of_y_is_predicted_bit_for_bit_as_before(classifier, label_space, form, tmp_path):
+    model = classifier(label_space=label_space, C=3).fit(X, ALL_FORMS[form])
+    loaded = again(model, tmp_path)
+    assert_predicts_the_same(model, loaded, X)
+    assert model.score(X, ALL_FORMS[form]) == loaded.score(X, ALL_FORMS[form])
+
+
+@BOTH
+@pytest.mark.parametrize("label_space", ["cardinality", "observed"])
+@pytest.mark.parametrize("kind", INPUTS)
+def test_every_kind_of_features_is_predicted_bit_for_bit_as_before(classifier, label_space, kind, tmp_path):
+    model = classifier(label_space=label_space, size_bias=label_space == "cardinality").fit(INPUTS[kind], Y)
+    loaded = again(model, tmp_path)
+    assert_predicts_the_same(model, loaded, INPUTS[kind])
+    assert_same(model, loaded)
+
+
+def test_answers_about_label_sets_are_the_same_bit_for_bit(tmp_path):
+    model = MLRHClassifier(label_space="observed", decision="hamming").fit(X, Y)
+    before, after = model.distribution(X), again(model, tmp_path).distribution(X)
+    assert_same(before.log_prob(Y), after.log_prob(Y))
+    assert_same(list(before.top_sets(3)), list(after.top_sets(3)))
+    assert_same(before.sample(5, random_state=0), after.sample(5, random_state=0))
+
+
+def test_a_precomputed_kernel_and_its_support_come_back(tmp_path):
+    weights = np.arange(len(X)) % 3
+    model = KernelMLRHClassifier(kernel="precomputed").fit(X @ X.T, Y, sample_weight=weights)
+    loaded = again(model, tmp_path)
+    assert_same(model, loaded)
+    assert_predicts_the_same(model, loaded, X @ X.T)
+
+
+def test_rows_mapped_from_a_file_come_back_as_an_array(tmp_path):
+    mapped = np.memmap(tmp_path / "rows", np.float64, "w+", shape=X.shape)
+    mapped[:] = X
+    model = KernelMLRHClassifier().fit(X, Y)
+    model.X_fit_ = mapped
+    loaded = again(model, tmp_path)
+    assert type(loaded.X_fit_) is np.ndarray
+    assert_predicts_the_same(model, loaded, X)
+
+
+@BOTH
+def test_a_warm_start_goes_on_where_the_saved_fit_ended(classifier, tmp_path):
+    model = classifier(warm_start=True, C=2, label_space="observed").fit(X, Y)
+    loaded = again(model, tmp_path)
+    rows = X.copy()
+    assert_same(model.fit(rows, Y), loaded.fit(rows, Y))
+    assert model.n_iter_ < classifier(C=2, label_space="observed").fit(X, Y).n_iter_
+
+
+def test_a_model_that_is_not_fitted_comes_back_with_its_parameters(tmp_path):
+    model = KernelMLRHClassifier(C=np.inf, gamma=0.1, n_jobs=2)
+    assert again(model, tmp_path).get_params() == model.get_params()
+
+
+def test_a_pipeline_from_text_to_label_sets_predicts_as_before(tmp_path):
+    texts = ["rates rise again", "striker scores twice", "club sold for millions", "bank raises rates"]
+    topics = [{"economy"}, {"sport"}, {"economy", "sport"}, {"economy"}]
+    model = make_pipeline(TfidfVectorizer(), MLRHClassifier(C=10)).fit(texts, topics)
+    loaded = again(model, tmp_path)
+    assert loaded.predict(texts) == model.predict(texts)
+    assert_same(model.predict_proba(texts), loaded.predict_proba(texts))
+    assert_same(model[0].vocabulary_, loaded[0].vocabulary_)
+
+
+def test_a_pipeline_over_columns_of_a_frame_predicts_as_before(tmp_path):
+    frame = pd.DataFrame(X, columns=list("uvwxyz")).assign(place=["here", "there", None] * 20)
+    frame.loc[3, "u"] = np.nan
+    columns = ColumnTransformer(
+        [
+            ("number", make_pipeline(SimpleImputer(), StandardScaler()), ["u", "v"]),
+            ("place", OneHotEncoder(handle_unknown="ignore"), ["place"]),
+        ],
+        remainder="passthrough",
+    )
+    model = make_pipeline(columns, MLRHClassifier()).fit(frame, FORMS["pandas"](Y))
+    loaded = again(model, tmp_path)
+    assert model.predict(frame).equals(loaded.predict(frame))
+    assert_same(model.predict_proba(frame), loaded.predict_proba(frame))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        LabelPowerset(),
+        LabelPowerset(KernelMLRHClassifier()),
+        MLkNN(n_neighbors=3),
+        MLkNN(n_neighbors=3, metric="cosine"),
+        make_pipeline(StandardScaler(), ClassifierChain(OrConstant(LogisticRegression()))),
+    ],
+    ids=["powerset", "powerset of kernels", "neighbours by a tree", "neighbours by cosine", "chain"],
+)
+def test_comparison_methods_predict_as_before(model, tmp_path):
+    model.fit(X, Y)
+    loaded = again(model, tmp_path)
+    assert_same(model.predict(-X), loaded.predict(-X))
+    assert_same(model.predict_proba(-X), loaded.predict_proba(-X))
+
+
+@pytest.mark.parametrize("algorithm", ["kd_tree", "ball_tree", "brute"])
+@pytest.mark.parametrize("options", [{}, {"metric": "manhattan"}, {"metric": "minkowski", "p": 3, "leaf_size": 4}])
+def test_neighbours_are_the_same_also_where_distances_tie(algorithm, options, tmp_path):
+    rows = np.round(X[:, :2])
+    model = NearestNeighbors(n_neighbors=4, algorithm=algorithm, **options).fit(rows)
+    assert_same(list(model.kneighbors(rows)), list(again(model, tmp_path).kneighbors(rows)))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        CardinalitySpace(5, 1, 3, [0.0, 0.1, -0.2, 0.3, 0.0, 0.0], n_jobs=2),
+        CardinalitySpace(1, 0, 0),
+        ObservedSpace([[1, 0, 0], [0, 1, 1]], [0.5, -0.25]),
+        ObservedSpace(np.eye(120, dtype=int)),
+    ],
+    ids=repr,
+)
+def test_label_spaces_come_back_equal_with_all_that_they_derive(space, tmp_path):
+    assert_same(space, again(space, tmp_path))
+
+
+def test_names_of_columns_come_back_equal(tmp_path):
+    schema = Schema(("a", "b"), ("x", "é \udcff"), {"b": ("0", "1")})
+    loaded = again({"schema": schema, "model": None}, tmp_path)["schema"]
+    assert loaded == schema
+    assert type(loaded.feature_names) is tuple and type(loaded.categories["b"]) is tuple
+
+
+@pytest.mark.parametrize("kind", ["int64", "bool", "float32"])
+def test_forms_of_y_come_back_equal(kind, tmp_path):
+    form = Targets("matrix", np.array(["a", 1, ("b", 2.5)], object), dtype=kind)
+    assert_same(form, again(form, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [np.nan, np.inf, -0.0, 1e-320, 10**30, True, None, "", "\x00\u2028"],
+        {False: "no", True: "yes"},
+        {1: "number", "1": "text", 1.5: 0, None: 1, ("a", 2): 2, b"\xff": 3},
+        {np.int64(3): np.float32(0.1), np.str_("x"): np.bool_(False)},
+        {"mlrh": "tuple", "items": [1]},
+        {"nested": {"mlrh": {"mlrh": "json", "text": "[]"}}},
+        [(), [], {}, set(), frozenset({1, (2, "x")}), {"a", 3}],
+        np.array([[("a", 1), [2, 3]], [None, {"k": np.nan}]], object),
+        np.array({"a": 1}, object),
+        np.zeros((0, 3), object),
+        np.array(["2020-01-01", "NaT"], "M8[D]"),
+        np.array(["a", "longer"]),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(3, dtype=">i2"),
+        np.array(4.0),
+        np.zeros((2, 0), np.int8),
+        [np.dtype(np.float32), np.dtype(object), np.dtype(">i4"), np.float32, np.log1p],
+        sparse.csc_matrix([[0.0, 1.0], [2.0, 0.0]]),
+        sparse.csr_array((0, 3)),
+    ],
+    ids=lambda value: repr(value)[:25],
+)
+def test_values_come_back_equal_in_type_and_bits(value, tmp_path):
+    assert_same(value, again(value, tmp_path))
+
+
+def test_what_is_shared_stays_shared(tmp_path):
+    model = MLRHClassifier().fit(X, Y)
+    first, second, rows, same_rows = again([model, {"again": model}, X, X], tmp_path)
+    assert first is second["again"] and rows is same_rows
+
+
+def test_saving_leaves_the_model_as_it_was(tmp_path):
+    model = make_pipeline(StandardScaler(), MLRHClassifier(label_space="observed")).fit(X, Y)
+    steps, space = model.steps, model[-1].label_space_
+    save(model, tmp_path / "m")
+    assert model.steps is steps and model[-1].label_space_ is space
+
+
+def test_a_vocabulary_takes_little_more_than_its_text(path):
+    words = [f"word{i}" for i in range(5000)]
+    save(TfidfVectorizer().fit([" ".join(words)]), path)
+    assert path.stat().st_size < 5 * len(json.dumps({word: i for i, word in enumerate(words)}))
+
+
+def a_global_kernel(A, B):
+    return A @ B.T
+
+
+def a_local_function():
+    def decision(tp, fp, fn):
+        return tp
+
+    return decision
+
+
+class OwnClassifier(MLRHClassifier):
+    """A subclass that only this file knows."""
+
+
+class OwnText(str):
+    """A subclass that would come back as plain text."""
+
+    __slots__ = ()
+
+
+REFUSED = {
+    "lambda": (KernelMLRHClassifier(kernel=lambda A, B: A @ B.T), r"model\.kernel .*test_persistence\.<lambda>"),
+    "global": (KernelMLRHClassifier(kernel=a_global_kernel), r"model\.kernel .*a_global_kernel"),
+    "local": (MLRHClassifier(decision=a_local_function()), r"model\.decision .*decision"),
+    "method": ({"f": MLRHClassifier().fit}, r"model\['f'\] .*builtins\.method"),
+    "own class": (make_pipeline(OwnClassifier()), r"model\.steps\[0\]\[1\] .*OwnClassifier"),
+    "own text": ({"name": [OwnText("x")]}, r"model\['name'\]\[0\] .*OwnText"),
+    "key": ({len: 1}, r"a key of model .*builtins\.len"),
+    "forest": (
+        make_pipeline(RandomForestClassifier(2, random_state=0)).fit(X, Y),
+        r"model\.steps\[0\]\[1\]\.estimators_\[0\]\.tree_ .*sklearn\.tree\._tree\.Tree",
+    ),
+    "transformer": (make_pipeline(FunctionTransformer(print)), r"model\.steps\[0\]\[1\]\.func .*print"),
+    "objects": (np.array([1, object()], object), r"model\[1\] .*object"),
+    "text without a width": (np.array(["a"], np.dtypes.StringDType()), r"model can't be saved, .*StringDType"),
+    "coordinates": (sparse.coo_array(np.eye(2)), r"model .*coo_array"),
+}
+
+
+def with_old_content(path):
+    path.write_bytes(b"the old content")
+    return path
+
+
+def assert_only_old_content(path):
+    assert path.read_bytes() == b"the old content"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def one_sentence(error):
+    text = str(error.value)
+    return "\n" not in text and text.endswith(".") and ". " not in text
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_could_not_be_loaded_is_refused_by_name_before_the_file_is_touched(name, path):
+    model, pattern = REFUSED[name]
+    with_old_content(path)
+    with pytest.raises(ModelFileError, match=pattern) as error:
+        save(model, path)
+    assert one_sentence(error)
+    assert_only_old_content(path)
+
+
+def test_an_open_file_is_refused(path, tmp_path_factory):
+    with_old_content(path)
+    with (
+        open(tmp_path_factory.mktemp("other") / "f", "w") as file,
+        pytest.raises(ModelFileError, match="TextIOWrapper"),
+    ):
+        save({"log": file}, path)
+    assert_only_old_content(path)
+
+
+def test_a_model_that_holds_itself_is_refused(path):
+    model: list = []
+    model.append(model)
+    with pytest.raises(ModelFileError, match="holds itself"):
+        save(model, path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device"), MemoryError])
+def test_a_save_that_is_cut_off_keeps_the_old_file_and_leaves_nothing_behind(moment, error, path, monkeypatch):
+    def fail(*_):
+        raise error
+
+    with_old_content(path)
+    monkeypatch.setattr(os, moment, fail)
+    with pytest.raises(ModelFileError if isinstance(error, OSError) else error):
+        save({"a": 1}, path)
+    assert_only_old_content(path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_permissions_are_those_of_the_old_file_or_of_any_new_one(path, tmp_path):
+    save(1, path)
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert path.stat().st_mode == plain.stat().st_mode
+    path.chmod(0o640)
+    save(2, path)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_stays_a_link(path, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    save([1, 2], link)
+    assert link.is_symlink() and load(path) == [1, 2]
+
+
+def test_a_target_that_is_a_folder_or_lies_in_none_is_one_sentence(tmp_path):
+    for target, words in ((tmp_path, "it is a folder"), (tmp_path / "no" / "model", "No such file or directory")):
+        with pytest.raises(ModelFileError, match=words) as error:
+            save(1, target)
+        assert one_sentence(error)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Trap:
+    """Its pickle writes to standard error's file when loaded."""
+
+    def __reduce__(self):
+        return os.system, ("echo trapped >&2",)
+
+
+def archive_of(parts, compression=zipfile.ZIP_STORED):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def parts_of(data):
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A file that holds one of nearly everything, as bytes."""
+    path = tmp_path_factory.mktemp("saved") / "model.mlrh"
+    rows = sparse.csr_array(np.where(X > 0.5, X, 0)[:12])
+    kernel = KernelMLRHClassifier(label_space="observed").fit(rows, ALL_FORMS["sets"][:12])
+    linear = make_pipeline(StandardScaler(), MLRHClassifier(size_bias=True)).fit(X, sparse.csr_matrix(Y))
+    save(
+        {"kernel": kernel, "linear": linear, "neighbours": MLkNN(2).fit(X[:9], Y[:9]), 3: Schema(("a",), ("b",))}, path
+    )
+    return path.read_bytes()
+
+
+NOT_MODELS = {
+    "empty": (b"", "is empty"),
+    "text": (b"hello world", "is not a model file"),
+    "pickle": (pickle.dumps(Trap()), "is a pickle"),
+    "old pickle": (pickle.dumps(Trap(), protocol=0), "is not a model file"),
+    "archive": (archive_of({"a": "b"}), "is an archive, but not a model file"),
+    "skops": (skops.io.dumps([1]), "is an archive, but not a model file"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_MODELS)
+def test_other_files_are_refused_in_one_sentence_and_not_run(name, path, capfd):
+    content, pattern = NOT_MODELS[name]
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match=pattern) as error:
+        load(path)
+    assert one_sentence(error) and str(path) in str(error.value)
+    assert "trapped" not in capfd.readouterr().err
+
+
+def test_a_missing_file_and_a_folder_are_one_sentence(path, tmp_path):
+    for target, words in ((path, "There is no model file"), (tmp_path, "is a folder")):
+        with pytest.raises(ModelFileError, match=words) as error:
+            load(str(target))
+        assert one_sentence(error)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_a_pipe_is_refused_without_waiting_for_a_writer(path):
+    os.mkfifo(path)
+    with pytest.raises(ModelFileError, match="not a regular file"):
+        load(path)
+
+
+def test_a_file_cut_short_anywhere_is_refused(saved, path):
+    for length in np.linspace(1, len(saved) - 1, 60).astype(int):
+        path.write_bytes(saved[:length])
+        with pytest.raises(ModelFileError, match=r"cut short|is not a model file|damaged"):
+            load(path)
+
+
+def forged(saved, path, **parts):
+    """A file with some parts replaced, whose checksums are right."""
+    path.write_bytes(archive_of({**parts_of(saved), **parts}))
+    return path
+
+
+def with_schema(path, value):
+    """A file around a value that skops writes and save would not."""
+    header = json.dumps({"format": 1, **persistence._versions()})
+    path.write_bytes(archive_of({**parts_of(skops.io.dumps(value)), "mlrh.json": header}))
+    return path
+
+
+def test_a_file_with_foreign_classes_is_refused_by_their_names(path):
+    with pytest.raises(ModelFileError, match=r"not loaded: posix\.system, .*OwnClassifier") as error:
+        load(with_schema(path, {"f": os.system, "m": OwnClassifier()}))
+    assert one_sentence(error) and str(path) in str(error.value)
+
+
+def test_names_that_a_file_makes_up_do_not_break_the_sentence(path):
+    schema = json.loads(parts_of(skops.io.dumps(os.system))["schema.json"])
+    schema["__class__"] = "system\n\n" + "x" * 10_000
+    with_schema(path, None)
+    parts = {**parts_of(path.read_bytes()), "schema.json": json.dumps(schema)}
+    path.write_bytes(archive_of(parts))
+    with pytest.raises(ModelFileError, match=r"not loaded: posix\.system x+ \.\.\.\.$") as error:
+        load(path)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 600 + len(str(path))
+
+
+def test_our_classes_are_loaded_only_through_their_own_forms(path):
+    with pytest.raises(ModelFileError, match=r"mlrh\.estimators\.MLRHClassifier"):
+        load(with_schema(path, MLRHClassifier()))
+
+
+@pytest.mark.parametrize("name", ["mlrh.persistence.save", "mlrh.base.MLRHBase", "os.system", "mlrh.estimators", "x"])
+def test_a_form_that_names_anything_but_the_listed_classes_is_refused(name, path):
+    with pytest.raises(ModelFileError, match="doesn't know"):
+        load(with_schema(path, {"mlrh": name, "state": {}}))
+
+
+FORGED = {
+    "sizes out of order": {
+        "mlrh": "mlrh.label_space.CardinalitySpace",
+        "state": {"n_labels": 3, "min_labels": 2, "max_labels": 1, "size_bias": np.zeros(4), "n_jobs": None},
+    },
+    "a bias too short": {
+        "mlrh": "mlrh.label_space.CardinalitySpace",
+        "state": {"n_labels": 3, "min_labels": 0, "max_labels": 3, "size_bias": np.zeros(2), "n_jobs": None},
+    },
+    "a space too large": {
+        "mlrh": "mlrh.label_space.CardinalitySpace",
+        "state": {"n_labels": 10**11, "min_labels": 0, "max_labels": 3, "size_bias": None, "n_jobs": None},
+    },
+    "sets twice": {
+        "mlrh": "mlrh.label_space.ObservedSpace",
+        "state": {"sets": np.ones((2, 2), np.int8), "set_bias": np.zeros(2)},
+    },
+    "a function as container": {
+        "mlrh": "mlrh.targets.Targets",
+        "state": {"kind": "sparse", "classes": np.arange(2), "dtype": "int64", "container": "save_npz"},
+    },
+    "a column out of range": {
+        "mlrh": "sparse",
+        "kind": "csr_array",
+        "shape": [1, 2],
+        "data": np.ones(1),
+        "indices": np.array([10**6]),
+        "indptr": np.array([0, 1]),
+    },
+    "a matrix of a kind unknown": {
+        "mlrh": "sparse",
+        "kind": "load_npz",
+        "shape": [1, 1],
+        "data": np.ones(1),
+        "indices": np.zeros(1, int),
+        "indptr": np.array([0, 1]),
+    },
+    "more objects than places": {"mlrh": "objects", "shape": [3], "items": [1]},
+    "endless text": {"mlrh": "json", "text": "[" * 10**5},
+    "no parts": {"mlrh": "tuple"},
+    "a name that is a list": {"mlrh": []},
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_forms_that_contradict_themselves_are_refused_in_one_sentence(name, path):
+    with pytest.raises(ModelFileError) as error:
+        load(with_schema(path, FORGED[name]))
+    assert "\n" not in str(error.value) and str(path) in str(error.value)
+
+
+def test_compressed_parts_are_refused_so_that_a_small_file_stays_small(saved, path):
+    path.write_bytes(archive_of({**parts_of(saved), "zeros": bytes(10**7)}, zipfile.ZIP_DEFLATED))
+    with pytest.raises(ModelFileError, match="compressed"):
+        load(path)
+
+
+def header(**changes):
+    return json.dumps({"format": 1, **persistence._versions(), **changes})
+
+
+def test_a_file_of_another_format_is_refused_with_the_versions(saved, path):
+    with pytest.raises(ModelFileError, match=r"format 2 of mlrh 7\.1\.0; mlrh .* reads format 1 only"):
+        load(forged(saved, path, **{"mlrh.json": header(format=2, mlrh="7.1.0")}))
+
+
+@pytest.mark.parametrize("package", ["mlrh", "scikit-learn"])
+def test_another_minor_version_is_one_warning_and_another_patch_is_none(package, saved, path):
+    major, minor, *_ = persistence._versions()[package].split(".")
+    load(forged(saved, path, **{"mlrh.json": header(**{package: f"{major}.{minor}.999"})}))
+    with pytest.warns(UserWarning, match=rf"saved with {package} {major}\.999\.0 \(here ") as caught:
+        load(forged(saved, path, **{"mlrh.json": header(**{package: f"{major}.999.0"})}))
+    assert len(caught) == 1 and caught[0].filename == __file__
+
+
+def test_estimators_of_another_scikit_learn_do_not_warn_one_by_one(saved, path):
+    schema = parts_of(saved)["schema.json"].decode()
+    ours = persistence._versions()["scikit-learn"]
+    assert f'\\"{ours}\\"' in schema
+    load(forged(saved, path, **{"schema.json": schema.replace(f'\\"{ours}\\"', '\\"1.0.0\\"')}))
+
+
+FORBIDDEN = {
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "subprocess.Popen",
+    "socket.connect",
+    "pickle.find_class",
+}
+events: list[str] | None = None
+
+
+def watch(event, arguments):
+    if events is not None and (event in FORBIDDEN or (event == "open" and "w" in str(arguments[1]))):
+        events.append(event)
+
+
+sys.addaudithook(watch)  # can't be removed; listens only while `events` is a list
+
+
+def watched_load(path):
+    """The loaded object, and that no forbidden event came with it; not so of predictions, as numba reads its cache."""
+    global events
+    events = []
+    try:
+        return load(path)
+    finally:
+        seen, events = events, None
+        assert seen == []
+
+
+def outcome(path):
+    """What comes of a file: a ModelFileError, or an object that predicts or has any other error when it should."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            model = watched_load(path)
+        except ModelFileError as error:
+            assert "\n" not in str(error)
+            return "refused"
+        try:
+            model["kernel"].predict(sparse.csr_array(X))
+            model["linear"].predict(X)
+            model["neighbours"].predict(X)
+        except Exception:
+            return "unusable"
+    return "usable"
+
+
+def test_changed_bytes_are_refused_or_harmless(saved, path):
+    rng = np.random.RandomState(0)
+    outcomes = []
+    for _ in range(150):
+        data = bytearray(saved)
+        for place in rng.randint(len(data), size=rng.randint(1, 4)):
+            data[place] = rng.randint(256)
+        path.write_bytes(data)
+        outcomes.append(outcome(path))
+    assert outcomes.count("refused") > 100
+
+
+def test_changed_contents_with_right_checksums_are_refused_or_harmless(saved, path):
+    rng = np.random.RandomState(1)
+    parts = parts_of(saved)
+    names = sorted(parts)
+    tokens = [
+        b'"ObjectNode"',
+        b'"FunctionNode"',
+        b'"TypeNode"',
+        b'"os"',
+        b'"system"',
+        b'"builtins"',
+        b'"eval"',
+        b"-1",
+        b"[]",
+    ]
+    outcomes = []
+    for _ in range(200):
+        name = names[rng.randint(len(names))] if rng.rand() < 0.5 else "schema.json"
+        content = bytearray(parts[name])
+        place = rng.randint(len(content))
+        if rng.rand() < 0.5:
+            content[place : place + rng.randint(30)] = tokens[rng.randint(len(tokens))]
+        else:
+            content[place] = rng.randint(256)
+        path.write_bytes(archive_of({**parts, name: bytes(content)}))
+        outcomes.append(outcome(path))
+    assert {"refused", "usable"} <= set(outcomes)
+
+
+def test_swapped_words_of_the_schema_are_refused_or_harmless(saved, path):
+    rng = np.random.RandomState(2)
+    parts = parts_of(saved)
+    words = parts["schema.json"].split(b'"')
+    outcomes = []
+    for _ in range(200):
+        changed = list(words)
+        i, j = rng.randint(len(words) // 2, size=2) * 2 + 1
+        changed[i] = changed[j]
+        path.write_bytes(archive_of({**parts, "schema.json": b'"'.join(changed)}))
+        outcomes.append(outcome(path))
+    assert {"refused", "usable"} <= set(outcomes)
+
+
+def test_a_listed_name_can_only_be_a_class_of_the_module_it_names():
+    for name in persistence.OURS:
+        module, _, kind = name.rpartition(".")
+        found = getattr(import_module(module), kind, None)
+        assert found is None or (isinstance(found, type) and found.__module__ == module)
+
+
+@pytest.mark.parametrize("module", ["mlrh.estimators", "mlrh.search", "mlrh.baselines"])
+def test_every_public_estimator_of_the_package_is_listed(module):
+    for name, kind in vars(import_module(module)).items():
+        if isinstance(kind, type) and issubclass(kind, BaseEstimator) and kind.__module__ == module and name[0] != "_":
+            assert f"{module}.{name}" in persistence.OURS
+
+
+def test_no_module_of_the_package_imports_a_pickler():
+    sources = [path.read_text() for path in Path(persistence.__file__).parent.rglob("*.py")]
+    assert not any(
+        re.search(r"^\s*(import|from) (pickle|cloudpickle|dill)\b", source, re.MULTILINE) for source in sources
+    )
