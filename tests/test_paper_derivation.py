@@ -5,23 +5,12 @@ from itertools import product
 import numpy as np
 import pytest
 
+from mlrh.experiments.paper import exponential_scheme, multiplication_scheme
 from mlrh.label_space import CardinalitySpace
 
 RNG = np.random.default_rng(0)
 TWO_SCORES = np.array([0.7, -0.4])
 LABEL_SETS = [(1, 0), (0, 1), (1, 1)]
-
-
-def exponential_scheme(y, h, scores):
-    """prod_k h_k^y_k exp(h_k s_k), with 0^0 = 1: the joint weight of the paper's section 3.2."""
-    return np.prod([float(h_k) ** y_k * np.exp(h_k * s) for y_k, h_k, s in zip(y, h, scores, strict=True)])
-
-
-def multiplication_scheme(y, h, scores):
-    """prod_k (r_k + 1) / 2 exp(h_k s_k), r_k = (2 h_k - 1)(2 y_k - 1): the joint weight that replaces it."""
-    return np.prod(
-        [((2 * h_k - 1) * (2 * y_k - 1) + 1) / 2 * np.exp(h_k * s) for y_k, h_k, s in zip(y, h, scores, strict=True)]
-    )
 
 
 def hidden_states(n_labels):

@@ -1,0 +1,122 @@
+"""The compared methods choose and predict as scikit-learn's own tools would with the same folds."""
+
+import numpy as np
+import pytest
+from experiment_samples import TINY, TINY_GRID, small_dataset, tiny_grids  # noqa: F401
+from sklearn.base import clone
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import ClassifierChain
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+from mlrh import KernelMLRHClassifier, MLRHClassifier
+from mlrh.baselines import LabelPowerset, MLkNN
+from mlrh.experiments.methods import FAMILIES
+from mlrh.experiments.plans import Task
+from mlrh.experiments.protocol import _rows
+
+pytestmark = pytest.mark.usefixtures("tiny_grids")
+
+
+@pytest.fixture
+def rows():
+    return _rows(Task("p", "small", "nested", "br-lr", 0, 1), small_dataset(n_samples=100), TINY, 5)
+
+
+def outcomes_of(family, rows):
+    return FAMILIES[family].outcomes(rows, TINY_GRID[FAMILIES[family].grid], None)
+
+
+def grid_search(estimator, grid, rows):
+    search = GridSearchCV(estimator, grid, cv=rows.inner, scoring="accuracy").fit(rows.X, rows.Y)
+    return search.best_params_, search.predict(rows.X_test)
+
+
+def test_preprocessing_is_fitted_to_the_training_part_alone(rows):
+    data = small_dataset(n_samples=100)
+    train, test = data.split(5, 0, 1)
+    scaler = StandardScaler().fit(data.data.X[train])
+    np.testing.assert_array_equal(rows.X, scaler.transform(data.data.X[train]))
+    np.testing.assert_array_equal(rows.X_test, scaler.transform(data.data.X[test]))
+
+
+def test_inner_folds_are_of_the_training_part(rows):
+    held_out = np.concatenate([validation for _, validation in rows.inner])
+    assert sorted(held_out) == list(range(len(rows.Y)))
+
+
+def test_the_unit_of_gamma_is_scikit_learns_scale(rows):
+    assert SVC(gamma="scale").fit(rows.X, rows.Y[:, 0])._gamma == pytest.approx(rows.gamma_unit)
+
+
+@pytest.mark.parametrize("family, wrap", [("br-svm", OneVsRestClassifier), ("lp-svm", LabelPowerset)])
+def test_support_vector_machines_choose_and_predict_as_a_grid_search_does(rows, family, wrap):
+    (outcome,) = outcomes_of(family, rows).values()
+    gammas = [gamma * rows.gamma_unit for gamma in TINY_GRID["rbf"]["gamma"]]
+    best, predicted = grid_search(wrap(SVC()), {"estimator__C": [1.0, 10.0], "estimator__gamma": gammas}, rows)
+    assert outcome.settings["C"] == best["estimator__C"]
+    assert outcome.settings["gamma"] * rows.gamma_unit == pytest.approx(best["estimator__gamma"])
+    np.testing.assert_array_equal(outcome.predicted, predicted)
+    assert outcome.log_prob is None
+
+
+@pytest.mark.parametrize(
+    "family, estimator, parameter",
+    [
+        ("br-lr", OneVsRestClassifier(LogisticRegression(max_iter=2000)), "estimator__C"),
+        ("cc-lr", ClassifierChain(LogisticRegression(max_iter=2000)), "estimator__C"),
+        ("lp-lr", LabelPowerset(LogisticRegression(max_iter=2000)), "estimator__C"),
+        ("lp-rf", LabelPowerset(RandomForestClassifier(5, random_state=0)), "estimator__min_samples_leaf"),
+        ("ml-knn", MLkNN(), "n_neighbors"),
+    ],
+)
+def test_other_baselines_choose_and_predict_as_a_grid_search_does(rows, family, estimator, parameter):
+    (outcome,) = outcomes_of(family, rows).values()
+    (name,) = outcome.settings
+    candidates = TINY_GRID[FAMILIES[family].grid][name]
+    best, predicted = grid_search(estimator, {parameter: candidates}, rows)
+    assert outcome.settings[name] == best[parameter]
+    np.testing.assert_array_equal(outcome.predicted, predicted)
+    assert outcome.log_prob.shape == (len(rows.Y_test),)
+
+
+@pytest.mark.parametrize("family", ["mlrh-rbf", "mlrh-rbf-observed", "mlrh-linear", "mlrh-linear-observed"])
+def test_both_decisions_of_mlrh_choose_and_predict_as_grid_searches_of_their_own(rows, family):
+    label_space = "observed" if family.endswith("observed") else "cardinality"
+    for name, outcome in outcomes_of(family, rows).items():
+        decision = "hamming" if "-MP" in name else "exact_match"
+        if "rbf" in family:
+            estimator, grid = KernelMLRHClassifier(label_space=label_space, decision=decision), {"C": [1.0, 10.0]}
+            grid["gamma"] = [gamma * rows.gamma_unit for gamma in TINY_GRID["rbf"]["gamma"]]
+        else:
+            estimator, grid = MLRHClassifier(label_space=label_space, decision=decision), {"C": [0.1, 1.0]}
+        best, predicted = grid_search(estimator, grid, rows)
+        assert outcome.settings["C"] == best["C"]
+        np.testing.assert_array_equal(outcome.predicted, predicted)
+        fitted = clone(estimator).set_params(**best).fit(rows.X, rows.Y)
+        np.testing.assert_allclose(outcome.log_prob, fitted.distribution(rows.X_test).log_prob(rows.Y_test), rtol=1e-9)
+        np.testing.assert_allclose(
+            outcome.log_confidence, fitted.distribution(rows.X_test).log_prob(predicted), rtol=1e-9
+        )
+
+
+def test_given_settings_replace_the_search(rows):
+    (outcome,) = FAMILIES["br-svm"].outcomes(rows, TINY_GRID["rbf"], [{"C": 5.0, "gamma": 2.0}]).values()
+    model = OneVsRestClassifier(SVC(C=5.0, gamma=2.0 * rows.gamma_unit)).fit(rows.X, rows.Y)
+    np.testing.assert_array_equal(outcome.predicted, model.predict(rows.X_test))
+
+
+@pytest.mark.filterwarnings("ignore:The training rows don't determine:UserWarning", "ignore:Label not:UserWarning")
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_a_label_that_training_lacks_is_never_predicted(family):
+    dataset = small_dataset()
+    train, _ = dataset.split(5, 0, 0)
+    dataset.data.Y[train, 2] = 0
+    dataset.data.Y[train, 0] |= dataset.data.Y[train].sum(axis=1) == 0
+    rows = _rows(Task("p", "small", "nested", "br-lr", 0, 0), dataset, TINY, 5)
+    for outcome in outcomes_of(family, rows).values():
+        assert outcome.predicted[:, :2].any()
+        assert not outcome.predicted[:, 2].any()

@@ -1,0 +1,119 @@
+"""Tables of a report: the cells are the numbers of the records beside the paper's."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from mlrh.experiments import pages, paper
+from mlrh.experiments.plans import Profile
+from mlrh.experiments.reproduce import digit_scenes, multiclass_datasets
+
+TWO_SEEDS = Profile("quick", (0, 1), 3, 2)
+
+
+def nested_record(method, fold, exact, hamming, *, seed=0, dataset="scene", log_loss=None):
+    metrics = {"exact_match": exact, "hamming_loss": hamming, "empty_share": 0.0}
+    metrics |= {} if log_loss is None else {"set_log_loss": log_loss, "impossible_share": 0.01}
+    return {
+        **{"dataset": dataset, "method": method, "seed": seed, "fold": fold, "metrics": metrics},
+        **{"settings": {"C": 10.0 if fold else 1.0, "gamma": 0.3}, "fit_seconds": 1.5, "predict_seconds": 0.25},
+        **{"true_sizes": [0, 90, 10], "predicted_sizes": [0, 95, 5], "n_test": 100},
+        "confidence": None if log_loss is None else [[0, 0.0, 0], [100, 80.0, 75]],
+    }
+
+
+def records_of_two_methods():
+    records = []
+    for seed, fold in product((0, 1), range(2)):
+        records.append(nested_record("BR-SVM (RBF)", fold, 0.6, 0.1, seed=seed))
+        exact = 0.7 + 0.02 * fold + 0.04 * seed
+        records.append(nested_record("MLRH-WTA (RBF)", fold, exact, 0.08, seed=seed, log_loss=1.0))
+    return records
+
+
+def rows_of(table):
+    return {row[0]: dict(zip(table.columns[1:], row[1:], strict=True)) for row in table.rows}
+
+
+def test_table_7_has_ours_the_papers_and_the_difference_of_the_means():
+    section = pages.published_section(records_of_two_methods(), ["scene"], TWO_SEEDS, protocol="nested")
+    (table,) = section.tables
+    assert [row[0] for row in table.rows] == ["MLRH-WTA (RBF)", "BR-SVM (RBF)"]
+    deviation = 100 * np.std([0.7, 0.72, 0.74, 0.76], ddof=1)
+    assert table.rows[0][1:] == (
+        f"**73.00 ± {deviation:.2f}**",
+        "72.61",
+        "+0.39",
+        "**0.0800 ± 0.0000**",
+        "0.079",
+        "+0.001",
+    )
+    assert table.rows[1][1:] == ("60.00 ± 0.00", "64.90", "-4.90", "0.1000 ± 0.0000", "0.075", "+0.025")
+
+
+def test_a_method_the_paper_lacks_has_empty_cells_there():
+    records = [nested_record("LP-RF", fold, 0.7, 0.1) for fold in range(2)]
+    (table,) = pages.published_section(records, ["scene"], TWO_SEEDS, protocol="nested").tables
+    assert table.rows[0][2:4] == ("", "")
+
+
+def test_the_comparison_has_all_measures_differences_settings_and_figures():
+    section = pages.comparison_section("scene", records_of_two_methods(), TWO_SEEDS)
+    measures, differences, settings = section.tables
+    cells = rows_of(measures)["MLRH-WTA (RBF)"]
+    assert cells["log-loss of the set"] == "**1.000 ± 0.000**"
+    assert cells["held impossible, %"] == "1.00 ± 0.00"
+    assert rows_of(measures)["BR-SVM (RBF)"]["log-loss of the set"] == ""
+    assert differences.rows[0][:2] == ("BR-SVM (RBF)", "-13.00")
+    assert differences.rows[0][3] == "0/0/4"
+    assert rows_of(settings)["BR-SVM (RBF)"]["settings"] == "C: 1 (2x), 10 (2x); gamma: 0.3 (4x)"
+    assert len(section.figures) == 4
+
+
+def test_without_the_reference_there_are_no_differences():
+    records = [nested_record("LP-RF", fold, 0.7, 0.1, dataset="mine") for fold in range(2)]
+    titles = [table.title for table in pages.comparison_section("mine", records, TWO_SEEDS).tables]
+    assert not any("differences" in title for title in titles)
+
+
+def test_table_5_averages_folds_before_seeds():
+    records = [
+        {
+            "dataset": dataset,
+            "method": program,
+            "seed": seed,
+            "fold": fold,
+            "metrics": {"accuracy": accuracy + 0.02 * seed},
+        }
+        for dataset in ("iris", "wine")
+        for program in ("mm", "scikit-learn", "statsmodels")
+        for seed in (0, 1)
+        for fold, accuracy in enumerate((0.9, 1.0))
+    ]
+    (table,) = pages.multiclass_section(records, 2).tables
+    deviation = 100 * np.std([0.95, 0.97], ddof=1)
+    assert table.rows[0][:5] == ("MM algorithm", "100", f"96.00 ± {deviation:.2f}", "98.02", "-2.02")
+
+
+def test_table_6_is_computed_from_the_data():
+    (table,) = pages.statistics_section([digit_scenes(), multiclass_datasets()[0]]).tables
+    assert table.rows[0][:6] == ("digits", "", "1500", "64", "10", "3")
+    assert table.rows[1][2:6] == ("150", "4", "3", "1")
+
+
+@pytest.mark.parametrize("place, is_cure", [(0, False), (1, True)])
+def test_tables_1_and_2_sum_to_the_model_only_where_hidden_and_visible_match(place, is_cure):
+    table = paper.hidden_variable_tables()[place]
+    assert table.rows[0][0] == "{1}"
+    for row in table.rows[:2]:
+        assert (row[-2] == row[-1]) == is_cure
+    weights = [float(cell) for cell in table.rows[0][1:5]]
+    assert sum(weights) == pytest.approx(float(table.rows[0][-2]), abs=2e-4)
+    assert float(table.rows[0][-1]) == pytest.approx(np.exp(paper.SCORES[0]), abs=1e-4)
+
+
+def test_what_is_left_out_or_failed_is_said_with_its_signs_disarmed():
+    said = pages.missing(["scene: no *network*"], ["br-svm on `mine`, fold 1: out of memory"])
+    assert said[0].startswith("Left out: scene: no ") and "\\*network\\*" in said[0]
+    assert said[1].startswith("Failed: br-svm on \\`mine\\`")

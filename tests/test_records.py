@@ -1,0 +1,88 @@
+"""Records survive what can happen to a run, and nothing is on record twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mlrh.experiments.records import RecordFile, key_of, read_records
+
+
+def record(fold, method="m", **rest):
+    return {"plan": "p", "dataset": "d", "protocol": "nested", "method": method, "seed": 0, "fold": fold, **rest}
+
+
+def test_a_file_opened_again_holds_the_records_in_the_order_they_were_appended(tmp_path):
+    with RecordFile(tmp_path / "r.jsonl") as file:
+        file.append([record(1, value=0.1)])
+        file.append([record(0, value=1 / 3), record(0, method="n")])
+    with RecordFile(tmp_path / "r.jsonl") as file:
+        assert file.records == [record(1, value=0.1), record(0, value=1 / 3), record(0, method="n")]
+        assert key_of(record(0)) in file and key_of(record(2)) not in file
+
+
+def test_a_key_on_record_is_not_written_again(tmp_path):
+    with RecordFile(tmp_path / "r.jsonl") as file:
+        file.append([record(0, value=1)])
+        file.append([record(0, value=2), record(1)])
+    assert read_records(tmp_path / "r.jsonl") == [record(0, value=1), record(1)]
+
+
+@pytest.mark.parametrize("n_bytes", [1, 5, 60])
+def test_a_line_cut_short_is_dropped_and_the_next_record_starts_on_a_line_of_its_own(tmp_path, n_bytes):
+    path = tmp_path / "r.jsonl"
+    with RecordFile(path) as file:
+        file.append([record(0)])
+    path.write_bytes(path.read_bytes() + json.dumps(record(1)).encode()[:n_bytes])
+    assert read_records(path) == [record(0)]
+    with RecordFile(path) as file:
+        assert file.records == [record(0)]
+        file.append([record(2)])
+    assert [json.loads(line)["fold"] for line in path.read_text().splitlines()] == [0, 2]
+
+
+def test_two_runs_cannot_write_to_one_file(tmp_path):
+    with RecordFile(tmp_path / "r.jsonl"), pytest.raises(BlockingIOError, match="Another run is writing"):
+        RecordFile(tmp_path / "r.jsonl")
+
+
+@pytest.mark.parametrize("line", ["not json", "[1]", '{"plan": "p"}', "3"])
+def test_a_complete_line_that_is_no_record_is_an_error_that_names_it(tmp_path, line):
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps(record(0)) + "\n" + line + "\n")
+    with pytest.raises(ValueError, match=r"r\.jsonl, line 2: not a record"):
+        read_records(path)
+
+
+WRITER = """
+import sys
+from mlrh.experiments.records import RecordFile
+with RecordFile(sys.argv[1]) as file:
+    fold = len(file.records)
+    while True:
+        key = {"plan": "p", "dataset": "d", "protocol": "n", "method": "m", "seed": 0, "fold": fold}
+        file.append([{**key, "padding": "x" * 5000}])
+        print(fold, flush=True)
+        fold += 1
+"""
+
+
+def test_whatever_was_appended_before_a_kill_is_there_after_it(tmp_path):
+    path = tmp_path / "r.jsonl"
+    told = -1
+    for _ in range(3):
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as process:
+            deadline = time.monotonic() + 60
+            for line in process.stdout:
+                told = int(line)
+                if told % 7 == 6 or time.monotonic() > deadline:
+                    break
+            os.kill(process.pid, signal.SIGKILL)
+            told = max([told, *map(int, process.stdout.read().split())])
+        folds = [found["fold"] for found in read_records(path)]
+        assert folds == list(range(len(folds)))
+        assert len(folds) >= told + 1

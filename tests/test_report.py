@@ -1,0 +1,321 @@
+"""Reports say the same in Markdown, HTML and the terminal, judged by parsers that are not ours."""
+
+import io
+import os
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from mlrh.experiments.plots import spread_plot
+from mlrh.experiments.report import (
+    Figure,
+    Report,
+    Section,
+    Table,
+    escaped,
+    to_html,
+    to_markdown,
+    to_terminal,
+    write_report,
+)
+
+NASTY = "<script>alert(1)</script> &amp; a|b `c` *d* _e_ [f](javascript:g) \\ \\| ~~h~~ $i$ [red]j[/red]"
+VOID = {"meta", "br", "wbr", "link", "img", "hr", "input"}
+SIGNS = st.text(st.sampled_from("ab1 |\\`*_<>&;#[]()~$!:-\n\u202e\x1b漢é"), max_size=12)
+
+
+def report(*, tables=(), paragraphs=(), figures=(), **parts):
+    sections = (Section("Data", paragraphs, tables, figures),)
+    return Report(**({"title": "Results", "summary": (), "sections": sections, "footer": ()} | parts))
+
+
+def full_report():
+    svg = spread_plot([("a<b", [0.1, 0.2])], title="Folds & means", axis="share")
+    table = Table("Scores", ("method", "exact match"), (("joint", "**0.5 ± 0.1**"), ("a|b <i>", "0.4")), ("`n` = 10",))
+    sections = (
+        Section("Data <1>", ("One **bold** word.",), (table,), (Figure(svg, "A [link](https://example.org)."),)),
+        Section("Data <1>", (), (), (Figure(svg, "Again."), Figure(svg, "And again."))),
+    )
+    return Report("Results & more", ("In short.",), sections, ("Command: `mlrh report`", "2020-01-01"))
+
+
+class Page(HTMLParser):
+    """The tags of a page with their attributes, its cells, and whether every tag is closed where it should be."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.open, self.cells, self.wrong, self.text = [], [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag in ("td", "th"):
+            self.cells.append([])
+        if tag == "br" and self.cells:
+            self.cells[-1].append("\n")
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+    def handle_data(self, data):
+        self.text.append(data)
+        if {"td", "th"} & set(self.open):
+            self.cells[-1].append(data)
+
+
+def markdown_cells(text):
+    """Text of all cells of the tables, as the CommonMark parser of another project reads them."""
+    tokens = MarkdownIt("commonmark").enable("table").enable("strikethrough").parse(text)
+    cells = [tokens[i + 1].children for i, token in enumerate(tokens) if token.type in ("th_open", "td_open")]
+    return ["".join("\n" if token.content == "<br>" else token.content for token in cell) for cell in cells]
+
+
+def tidy(text):
+    """What a cell shows: white space is one blank or one line break, steering characters are replaced."""
+    lines = [" ".join(line.split()) for line in text.strip().splitlines()]
+    return "\n".join(lines).replace("\u202e", "\ufffd").replace("\x1b", "\ufffd")
+
+
+def terminal(report, width=100, colour=False):
+    file = io.StringIO()
+    to_terminal(
+        report, Console(file=file, width=width, force_terminal=colour, color_system="standard" if colour else None)
+    )
+    return file.getvalue()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(SIGNS, SIGNS), min_size=1, max_size=4))
+def test_markdown_and_html_cells_read_back_as_they_were_given(rows):
+    rows = [row for row in rows if not any(re.fullmatch(r"\*\*.*\*\*", tidy(cell), re.DOTALL) for cell in row)]
+    given = report(tables=(Table("", ("name", "value"), tuple(rows)),))
+    cells = ["name", "value", *(tidy(cell) for row in rows for cell in row)]
+    assert markdown_cells(to_markdown(given)) == cells
+    assert ["".join(cell) for cell in Page(to_html(given)).cells] == cells
+
+
+def test_markdown_columns_are_padded_to_the_same_width_and_aligned():
+    table = Table("", ("m", "exact match"), (("漢字", "1"), ("abcdef", "**0.25**"), ("", "")))
+    lines = [line for line in to_markdown(report(tables=(table,))).splitlines() if line.startswith("|")]
+    assert lines == [
+        "| m      | exact match |",
+        "| :----- | ----------: |",
+        "| 漢字   |           1 |",
+        "| abcdef |    **0.25** |",
+        "|        |             |",
+    ]
+
+
+def test_a_best_cell_is_bold_in_every_output():
+    given = report(tables=(Table("", ("m", "x"), (("joint", "**0.25**"), ("other", "0.5"))),))
+    rendered = MarkdownIt("commonmark").enable("table").render(to_markdown(given))
+    assert re.findall(r"<strong>(.*?)</strong>", rendered) == ["0.25"]
+    assert re.findall(r"<strong>(.*?)</strong>", to_html(given)) == ["0.25"]
+    assert "\x1b[1m0.25\x1b[0m" in terminal(given, colour=True) and "\x1b[1m0.5" not in terminal(given, colour=True)
+
+
+@pytest.mark.parametrize("cell", ["****", "**", "** **", "2**3", "**a"])
+def test_stars_that_wrap_nothing_are_stars(cell):
+    given = report(tables=(Table("", ("m",), ((cell,),)),))
+    assert markdown_cells(to_markdown(given))[1] == cell
+    assert "<strong>" not in to_html(given) and cell in terminal(given)
+
+
+def test_marks_in_paragraphs_become_tags():
+    given = report(paragraphs=("Use `a < b`, **very [good `x`](https://example.org/?a=1&b=2)** and \\*stars\\*.",))
+    expected = (
+        "<p>Use <code>a &lt; b</code>, <strong>very "
+        '<a href="https://example.org/?a=1&amp;b=2">good <code>x</code></a></strong> and *stars*.</p>'
+    )
+    assert expected in to_html(given)
+    assert expected in MarkdownIt("commonmark").render(to_markdown(given))
+    assert "Use a < b, very good x and *stars*." in terminal(given)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SIGNS, st.sampled_from(["{}", "before {} after", "**{}**", "x **y {} z** `w`"]))
+def test_escaped_text_reads_back_from_any_place_of_a_paragraph(text, frame):
+    shown = frame.replace("**", "").replace("`", "").format(" ".join(tidy(text).split())).strip()
+    if ("**" in frame and text != text.strip()) or not shown:
+        return
+    given = report(paragraphs=(frame.format(escaped(text)),))
+    page = Page(to_html(given))
+    assert " ".join(shown.split()) in " ".join("".join(page.text).split())
+    assert not page.wrong and not page.open
+
+
+@settings(max_examples=200, deadline=None)
+@given(SIGNS.filter(str.strip))
+def test_a_heading_reads_back_from_markdown(text):
+    tokens = MarkdownIt("commonmark").enable("strikethrough").parse(to_markdown(Report(text, (), ())))
+    assert [token.type for token in tokens] == ["heading_open", "inline", "heading_close"]
+    assert "".join(token.content for token in tokens[1].children) == " ".join(tidy(text).split())
+
+
+@settings(max_examples=200, deadline=None)
+@given(SIGNS.filter(str.strip))
+def test_a_best_cell_of_any_text_reads_back_from_markdown(text):
+    markdown = to_markdown(report(tables=(Table("", ("m",), ((f"**{text.strip()}**",),)),)))
+    assert markdown_cells(markdown)[1] == tidy(text)
+    assert MarkdownIt("commonmark").enable("table").render(markdown).count("<strong>") == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(SIGNS.filter(str.strip))
+def test_a_paragraph_of_plain_text_stays_one_markdown_paragraph_with_that_text(text):
+    tokens = MarkdownIt("commonmark").enable("strikethrough").parse(to_markdown(report(paragraphs=(escaped(text),))))
+    assert [token.type for token in tokens[6:]] == ["paragraph_open", "inline", "paragraph_close"]
+    assert "".join(token.content for token in tokens[7].children) == " ".join(tidy(text).split())
+
+
+@pytest.mark.parametrize(
+    "url", ["javascript:alert(1)", "JavaScript:x", "data:text/html,x", "vbscript:x", "//evil.example"]
+)
+def test_an_address_that_could_run_code_is_no_link(url):
+    page = Page(to_html(report(paragraphs=(f"See [here]({url}).",))))
+    assert not [attributes for tag, attributes in page.tags if tag == "a"]
+
+
+def test_whatever_names_hold_adds_no_tag_and_no_attribute():
+    def page(name):
+        table = Table(name, (name, name), ((name, name),), (escaped(name),))
+        svg = spread_plot([(name, [1.0, 2.0])], title=name, axis=name)
+        section = Section(name, (escaped(name),), (table,), (Figure(svg, escaped(name)),))
+        return Page(to_html(Report(name, (escaped(name),), (section, section), (escaped(name),))))
+
+    def tags(page):
+        return [(tag, sorted(attributes)) for tag, attributes in page.tags if tag not in ("wbr", "text")]
+
+    assert tags(page(NASTY)) == tags(page("plain"))
+    assert not page(NASTY).wrong and "".join(page(NASTY).cells[0]) == NASTY
+
+
+def test_the_page_is_balanced_and_complete():
+    html = to_html(full_report())
+    page = Page(html)
+    assert html.startswith("<!DOCTYPE html>\n") and not page.open and not page.wrong
+    assert ("html", {"lang": "en"}) in page.tags
+    assert [a["content"] for t, a in page.tags if a.get("name") == "viewport"] == [
+        "width=device-width, initial-scale=1"
+    ]
+    assert "prefers-color-scheme: dark" in html and "@media print" in html
+
+
+def test_the_page_loads_nothing_and_runs_nothing():
+    html = to_html(full_report())
+    page = Page(html)
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object", "embed", "use", "image"}
+    assert not {key for _, attributes in page.tags for key in attributes if key.startswith("on") or key == "src"}
+    assert not re.search(r"url\(|@import", html)
+    assert re.findall(r"https?://[^\s\"<]+", re.sub(r'xmlns="[^"]*"', "", html)) == ["https://example.org"]
+
+
+def test_every_fragment_leads_to_exactly_one_element():
+    page = Page(to_html(full_report()))
+    names = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    links = [a["href"][1:] for tag, a in page.tags if tag == "a" and a["href"].startswith("#")]
+    assert len(links) == 2 and len(set(names)) == len(names) and set(links) <= set(names)
+    figures = re.findall(r"\(report\.html#(.*?)\)", to_markdown(full_report()))
+    assert figures == ["figure-1", "figure-2", "figure-3"] and set(figures) <= set(names)
+
+
+def test_titles_that_look_like_the_pages_own_names_get_others():
+    sections = tuple(Section(title) for title in ("Contents", "Figure 1", "a", "a", "a-2", "???", "!!!"))
+    page = Page(to_html(Report("t", (), sections)))
+    names = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(set(names)) == len(names) == 8
+
+
+def test_the_terminal_shows_every_cell_of_a_table_wider_than_it():
+    columns = tuple(f"metric {i}" for i in range(12))
+    rows = tuple((f"method number {i}", *(f"{i}.{j:02} ± 0.001" for j in range(1, 12))) for i in range(3))
+    shown = terminal(report(tables=(Table("Wide", columns, rows),)), width=60)
+    assert max(map(len, shown.splitlines())) <= 60
+    assert all(cell in shown for row in rows for cell in row)
+    assert all(name in shown for name in columns)
+
+
+def test_the_terminal_takes_nothing_for_markup_or_control():
+    shown = terminal(report(title=NASTY + "\x1b[31m", tables=(Table("[bold]t", ("[x]",), (("[red]y\x9b",),)),)), 300)
+    assert NASTY in shown and "[bold]t" in shown and "[x]" in shown and "[red]y\ufffd" in shown
+    assert "\x1b" not in shown
+
+
+def test_the_same_report_is_written_the_same_again():
+    assert to_html(full_report()) == to_html(full_report())
+    assert to_markdown(full_report()) == to_markdown(full_report())
+
+
+def test_write_report_writes_both_files_and_nothing_else(tmp_path):
+    paths = write_report(full_report(), tmp_path / "a" / "b")
+    assert [path.name for path in paths] == ["report.md", "report.html"]
+    assert sorted(os.listdir(tmp_path / "a" / "b")) == ["report.html", "report.md"]
+    assert paths[0].read_bytes() == to_markdown(full_report()).encode()
+    assert paths[1].read_bytes() == to_html(full_report()).encode()
+
+
+def test_a_written_file_may_be_read_by_whom_the_umask_allows(tmp_path):
+    (tmp_path / "other").write_text("")
+    assert write_report(full_report(), tmp_path)[1].stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+@pytest.mark.parametrize("failing", ["write", "replace"])
+def test_a_failure_leaves_the_earlier_report_and_no_rubbish(tmp_path, monkeypatch, failing):
+    paths = write_report(full_report(), tmp_path)
+    before = [path.read_bytes() for path in paths]
+
+    def fail(*_args, **_kwargs):
+        raise OSError("disk full")
+
+    if failing == "write":
+        monkeypatch.setattr("pathlib.Path.write_text", fail)
+    else:
+        monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_report(report(title="New"), tmp_path)
+    assert [path.read_bytes() for path in paths] == before
+    assert len(os.listdir(tmp_path)) == 2
+
+
+def test_a_reader_sees_the_old_or_the_new_report_at_every_moment(tmp_path, monkeypatch):
+    (markdown, page) = write_report(full_report(), tmp_path)
+    allowed = {(to_markdown(r), to_html(r)) for r in (full_report(), report())}
+    replace, seen = os.replace, []
+
+    def watched(draft, path):
+        seen.append((markdown.read_text(encoding="utf-8"), page.read_text(encoding="utf-8")))
+        replace(draft, path)
+
+    monkeypatch.setattr(os, "replace", watched)
+    write_report(report(), tmp_path)
+    assert len(seen) == 2
+    assert all(text in {m for m, _ in allowed} and html in {h for _, h in allowed} for text, html in seen)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Table("T", (), ()), "Table 'T' must have at least one column; got none."),
+        (lambda: Table("T", ("a", "b"), (("1", "2"), ("3",))), "Row 2 of table 'T' must have 2 cells.* got 1"),
+        (lambda: Figure("<svg><b></svg>", ""), "The svg of a figure must be one XML element; got '<svg><b></svg>'"),
+        (lambda: Figure("<p/>", ""), "The svg of a figure must be one <svg> element; got <p>."),
+    ],
+)
+def test_parts_that_cannot_be_shown_are_an_error_of_one_sentence(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_an_empty_report_is_a_page_all_the_same():
+    empty = Report("", (), ())
+    assert not Page(to_html(empty)).open and to_markdown(empty).startswith("#") and terminal(empty) == "\n"
+    assert "<tbody>\n</tbody>" in to_html(report(tables=(Table("", ("a", "b"), ()),)))

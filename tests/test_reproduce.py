@@ -1,0 +1,77 @@
+"""The whole reproduction on little data: every table is there, and what is missing is said."""
+
+import os
+from dataclasses import replace
+
+import pytest
+from experiment_samples import TINY, small_dataset, tiny_grids  # noqa: F401
+
+from mlrh.experiments import reproduce as module
+from mlrh.experiments.records import read_records
+from mlrh.experiments.report import to_html, to_markdown
+from mlrh.experiments.reproduce import compare, paper_datasets, reproduce
+
+pytestmark = pytest.mark.usefixtures("tiny_grids")
+
+
+@pytest.fixture
+def no_data(monkeypatch, tmp_path):
+    """Neither a folder nor a network: downloads go to a port where nobody listens."""
+    monkeypatch.delenv("MLRH_DATA", raising=False)
+    monkeypatch.setenv("MLRH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("mlrh.data.catalogue.BASE_URL", "http://127.0.0.1:9/")
+
+
+def test_the_report_holds_every_table_and_a_second_run_computes_nothing(tmp_path, monkeypatch):
+    small = small_dataset()
+    report = reproduce([small], TINY, tmp_path, left=["scene: not here"], n_jobs=1)
+    titles = [table.title for section in report.sections for table in section.tables]
+    for title in ("Table 7: small", "Table 5", "Table 6", "Table 1. The", "Table 2. Its", "Solvers", "paired"):
+        assert any(title in found for found in titles), title
+    assert sum(title == "Table 7: small" for title in titles) == 2
+    assert "Left out: scene: not here" in report.summary
+    markdown, page = to_markdown(report), to_html(report)
+    assert "98.02" in markdown and "98.02" in page
+    assert page.count("<svg") == 5
+    records = read_records(tmp_path / "records.jsonl")
+    assert len({(r["dataset"], r["protocol"], r["method"], r["seed"], r["fold"]) for r in records}) == len(records)
+
+    monkeypatch.setattr("mlrh.experiments.runner.run_task", None)  # would fail if called
+    again = reproduce([small], TINY, tmp_path, left=["scene: not here"], n_jobs=1)
+    assert to_markdown(again) == markdown
+
+
+def test_without_folder_and_network_the_digit_scenes_stand_in_and_both_ways_out_are_said(no_data):
+    found, left = paper_datasets(["scene", "emotions"])
+    assert [dataset.name for dataset in found] == ["digits"]
+    assert [sentence.split(":")[0] for sentence in left] == ["scene", "emotions"]
+    for sentence in left:
+        assert "MLRH_DATA" in sentence and "--data-dir" in sentence and "http" in sentence
+
+
+@pytest.mark.skipif("MLRH_DATA" not in os.environ, reason="set MLRH_DATA to a folder with the public data sets")
+def test_with_a_folder_the_papers_sets_are_read_from_it():
+    found, left = paper_datasets(["emotions", "digits"])
+    assert left == []
+    assert [(dataset.name, dataset.data.X.shape) for dataset in found] == [
+        ("emotions", (593, 72)),
+        ("digits", (1500, 64)),
+    ]
+
+
+def test_a_comparison_in_which_a_method_fails_says_so_and_shows_the_others(tmp_path, monkeypatch):
+    def broken(*_):
+        raise ValueError("it can't take this")
+
+    monkeypatch.setitem(module.plans.FAMILIES, "br-lr", replace(module.plans.FAMILIES["br-lr"], outcomes=broken))
+    report = compare(small_dataset(), ("br-lr", "mlrh-linear"), TINY, tmp_path, n_jobs=1)
+    assert sum("ValueError: it can't take this" in sentence for sentence in report.summary) == 5
+    assert [row[0] for row in report.sections[0].tables[0].rows] == ["MLRH-WTA (linear)"]
+
+
+def test_a_comparison_in_which_everything_fails_has_no_table(tmp_path, monkeypatch):
+    def broken(*_):
+        raise ValueError("it can't take this")
+
+    monkeypatch.setitem(module.plans.FAMILIES, "br-lr", replace(module.plans.FAMILIES["br-lr"], outcomes=broken))
+    assert compare(small_dataset(), ("br-lr",), TINY, tmp_path, n_jobs=1).sections == ()
