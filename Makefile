@@ -11,19 +11,20 @@ export OPENBLAS_NUM_THREADS ?= 1
 .PHONY: help run test lint types imports clean
 
 help:
-	@echo "make run      fit and compare classifiers on digit scenes (examples/digits.py)"
+	@echo "make run      the paper's tables beside its figures (mlrh reproduce), into reproduction/"
 	@echo "make test     all tests and the examples in docstrings"
 	@echo "make lint     ruff: rules and formatting"
 	@echo "make types    mypy"
 	@echo "make imports  import order of the modules"
 	@echo "make clean    remove .venv, caches and build results"
 	@echo
+	@echo "MLRH_DATA=FOLDER make run    with the public data sets from a folder instead of a download"
 	@echo "The first call creates .venv and installs the versions of constraints.txt."
 	@echo "PYTHON=python3.12 make test    another interpreter (after make clean)"
 	@echo "make test PYTEST_ARGS=tests/test_solvers.py    some tests only"
 
 run: $(VENV)/installed
-	$(BIN)/python examples/digits.py
+	$(BIN)/mlrh reproduce
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -47,7 +48,7 @@ $(BIN)/python:
 
 # The stamps: an install is repeated only after pyproject.toml or constraints.txt has changed.
 $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[paper]"
 	touch $@
 
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(BIN)/python

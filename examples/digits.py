@@ -1,6 +1,6 @@
 """Find the digits in scenes of one to three overlaid digits: MLRH against one logistic regression per label.
 
-Run it with `make run` or `python examples/digits.py`.
+Run it with `python examples/digits.py`.
 """
 
 import time

@@ -1,7 +1,10 @@
 """What the README shows is what the code does."""
 
 import doctest
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,24 @@ def test_the_examples_of_the_readme_print_what_it_says():
     results = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
     assert results.attempted > 15
     assert results.failed == 0
+
+
+def test_the_commands_of_the_readme_work_and_print_what_it_says(tmp_path):
+    (block,) = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, expected = step.partition("\n")
+        run = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", command],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+        )
+        assert run.returncode == 0, (command, run.stderr)
+        if expected:
+            assert run.stdout == expected, command
+    assert len((tmp_path / "sets.jsonl").read_text().splitlines()) == 300
 
 
 @pytest.mark.parametrize(

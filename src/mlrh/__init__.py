@@ -1,6 +1,22 @@
 """Multilabel logistic regression that is exact, joint and fast."""
 
-from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
 
 __all__ = ["KernelMLRHClassifier", "MLRHClassifier"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name):
+    # At first use, so that the command line answers --help before scikit-learn and numba are loaded.
+    if name in __all__:
+        from mlrh import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])

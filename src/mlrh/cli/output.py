@@ -1,0 +1,154 @@
+"""Predictions as CSV, JSON lines or Parquet, to a file or to standard output. Knows nothing of how they are made.
+
+A prediction is a dict with the keys of `columns`: row, rank (where several sets per row are asked for), labels (a list
+of names), probability, and "P(name)" for each label whose marginal is asked for.
+"""
+
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, Literal
+
+Target = Literal["csv", "jsonl", "parquet"]
+SUFFIXES: dict[str, Target] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+SEPARATOR, ESCAPE = ";", "\\"
+DIGITS = 6  # significant digits of probabilities in text; Parquet has them in full
+
+Chunks = Iterable[list[dict[str, Any]]]
+
+
+def target_format(output: str, asked: Target | None) -> Target:
+    """The format to write: the one asked for, else by the suffix, else CSV on standard output."""
+    from mlrh.data.sources import parts_of
+
+    if output == "-":
+        return asked or "csv"
+    _, suffix, zipped = parts_of(Path(output).name)
+    format = asked or SUFFIXES.get(suffix)
+    if format is None:
+        raise ValueError(f"{output}: the suffix must be one of {', '.join(SUFFIXES)}, or say the format with --to.")
+    if format == "parquet" and zipped:
+        raise ValueError(f"{output}: Parquet files are compressed inside; leave out .gz.")
+    return format
+
+
+def check_output(output: str, others: Iterable[str]) -> None:
+    """Raise a ValueError where a file can't be written there, or would take the place of one of the others."""
+    path = Path(output)
+    folder = path.resolve().parent
+    if path.is_dir():
+        raise ValueError(f"{output} is a folder; give the name of a file in it.")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{output} is not a regular file, so it can't be replaced; choose another name.")
+    if not folder.is_dir():
+        raise ValueError(f"There is no folder {folder}, in which {path.name} is to be written; create it first.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"The folder {folder} can't be written to; choose another with --output.")
+    if any(Path(other).exists() and path.exists() and os.path.samefile(other, path) for other in others):
+        raise ValueError(f"{output} is also read, and would be overwritten; choose another name with --output.")
+
+
+def write_predictions(chunks: Chunks, columns: list[str], output: str, format: Target) -> None:
+    """Write predictions, to a file all or nothing, to standard output ("-") as they come."""
+    if format == "parquet":
+        _write_parquet(chunks, columns, output)
+        return
+    texts = _csv_texts(chunks, columns) if format == "csv" else _json_texts(chunks)
+    if output != "-":
+        from mlrh.data.sources import write_texts
+
+        write_texts({Path(output): texts})
+        return
+    with quiet_if_closed():
+        for text in texts:
+            _standard_output().write(text.encode("utf-8"))
+            _standard_output().flush()
+
+
+def joined(names: Iterable[str]) -> str:
+    r"""Names in one text, separated by semicolons; a semicolon or backslash within a name has a backslash before it.
+
+    >>> print(joined(["calm", "rock; roll"]))
+    calm;rock\; roll
+    """
+    escaped = (name.replace(ESCAPE, ESCAPE * 2).replace(SEPARATOR, ESCAPE + SEPARATOR) for name in names)
+    return SEPARATOR.join(escaped)
+
+
+@contextmanager
+def quiet_if_closed() -> Iterator[None]:
+    """Ends quietly a block that prints to a pipe whose reader has had enough, such as `| head`."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at exit, and would complain there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _csv_texts(chunks, columns):
+    yield _csv_lines([columns])
+    for chunk in chunks:
+        yield _csv_lines([[_cell(record[column]) for column in columns] for record in chunk])
+
+
+def _csv_lines(rows):
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _cell(value):
+    if isinstance(value, list):
+        return joined(value)
+    return f"{value:.{DIGITS}g}" if isinstance(value, float) else value
+
+
+def _json_texts(chunks):
+    for chunk in chunks:
+        yield "".join(map(_json_line, chunk))
+
+
+def _json_line(record):
+    rounded = {key: _rounded(value) for key, value in record.items()}
+    return json.dumps(rounded, ensure_ascii=False) + "\n"
+
+
+def _rounded(value):
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def _write_parquet(chunks, columns, output):
+    from mlrh.data.sources import replacing
+
+    if output == "-":
+        with quiet_if_closed():
+            content = io.BytesIO()
+            _parquet_to(content, chunks, columns)
+            _standard_output().write(content.getvalue())
+            _standard_output().flush()
+        return
+    with replacing([Path(output)]) as (file,):
+        _parquet_to(file, chunks, columns)
+
+
+def _parquet_to(file: IO[bytes], chunks, columns):
+    try:
+        pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ImportError("Parquet files need pyarrow, which is not installed; run: pip install pyarrow") from error
+    types = {"row": pyarrow.int64(), "rank": pyarrow.int64(), "labels": pyarrow.list_(pyarrow.string())}
+    schema = pyarrow.schema([(column, types.get(column, pyarrow.float64())) for column in columns])
+    with parquet.ParquetWriter(file, schema) as writer:
+        for chunk in chunks:
+            writer.write_table(pyarrow.Table.from_pylist(chunk, schema))
+
+
+def _standard_output():
+    return sys.stdout.buffer

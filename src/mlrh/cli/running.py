@@ -1,0 +1,156 @@
+"""The commands that run experiments: compare, reproduce; and the list of public data sets."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mlrh.cli.inputs import FormatOption, JobsOption, LabelsOption, chosen_labels, read_data
+from mlrh.cli.output import quiet_if_closed
+from mlrh.cli.progress import progress_on
+from mlrh.cli.terminal import say, warnings_as_notes
+
+METHODS = (  # written out, so that --help needs none of what they are made of; a test compares
+    "mlrh-rbf, mlrh-rbf-observed, mlrh-linear, mlrh-linear-observed, br-svm, lp-svm, lp-lr, br-lr, cc-lr, lp-rf, ml-knn"
+)
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir", help="Folder with the public data sets; default: the variable MLRH_DATA.", show_default=False
+    ),
+]
+Full = Annotated[bool, typer.Option("--full", help="Whole grids, 5 inner folds and five outer seeds.")]
+
+
+def reproduce(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for records and report.")] = Path(
+        "reproduction"
+    ),
+    full: Full = False,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", help="Data set of the catalogue, or digits; may be repeated. Default: scene, emotions."),
+    ] = None,
+    data_dir: DataDir = None,
+    jobs: JobsOption = None,
+) -> None:
+    """Reproduce the paper's tables beside its published figures, as a page to open.
+
+    Writes records.jsonl, report.md and report.html. A run that was stopped, even by kill -9, goes on where it was when
+    the same command is given again.
+
+    Example: `mlrh reproduce --data-dir data --output reproduction`
+    """
+    from mlrh.experiments.plans import PROFILES
+    from mlrh.experiments.reproduce import PAPER_SETS, paper_datasets
+    from mlrh.experiments.reproduce import reproduce as run
+
+    names = list(dict.fromkeys(data or PAPER_SETS))
+    found, left = paper_datasets(names, data_dir)
+    console = Console(stderr=True)
+    for sentence in left:
+        say(console, f"Left out: {sentence}")
+    profile = PROFILES["full" if full else "quick"]
+    with progress_on(console, output) as report:
+        page = run(found, profile, output, left=left, n_jobs=jobs, report=report)
+    _publish(page, output)
+
+
+def compare(
+    file: Annotated[
+        str, typer.Argument(help="Data file (ARFF, LIBSVM, CSV, Parquet; also .gz) or a name of `mlrh datasets`.")
+    ],
+    labels: LabelsOption = None,
+    format: FormatOption = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", help=f"One of {METHODS}; may be repeated. Default: all.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder for records and report; default: the file's stem + -comparison.",
+            show_default=False,
+        ),
+    ] = None,
+    full: Full = False,
+    data_dir: DataDir = None,
+    jobs: JobsOption = None,
+) -> None:
+    """Compare MLRH with other methods on your own file, by nested cross validation.
+
+    Every method sees the same 5 outer folds and chooses its hyperparameters by cross validation on the training part.
+    A run that was stopped goes on where it was.
+
+    Example: `mlrh compare songs.csv --labels happy,sad,calm --method mlrh-linear --method br-lr`
+    """
+    from mlrh.experiments.plans import PROFILES, Dataset
+    from mlrh.experiments.reproduce import compare as run
+
+    families = _families(method)
+    dataset = Dataset(*_named_data(file, labels, format, data_dir))
+    _check_size(dataset)
+    output = output or Path(f"{dataset.name}-comparison")
+    with progress_on(Console(stderr=True), output) as report:
+        page = run(dataset, families, PROFILES["full" if full else "quick"], output, n_jobs=jobs, report=report)
+    _publish(page, output)
+
+
+def datasets(data_dir: DataDir = None) -> None:
+    """List the public data sets by name, and whether they are there.
+
+    Example: `mlrh datasets --data-dir data`
+    """
+    from mlrh.data.catalogue import entries, is_here
+
+    table = Table("name", *("N", "D", "K", "cardinality", "largest set"), "here", box=None, pad_edge=False)
+    for column in table.columns[1:6]:
+        column.justify = "right"
+    for entry in entries():
+        place = is_here(entry.name, data_dir=data_dir) or "no, would be downloaded"
+        numbers = (entry.n_samples, entry.n_features, entry.n_labels)
+        table.add_row(entry.name, *map(str, numbers), f"{entry.cardinality:.3f}", str(entry.max_labels), place)
+    with quiet_if_closed():
+        Console().print(table)
+
+
+def _publish(page, folder):
+    from mlrh.experiments.report import to_terminal, write_report
+
+    paths = write_report(page, folder)
+    with quiet_if_closed():
+        to_terminal(page, Console())
+    say(Console(stderr=True), f"Written: {', '.join(map(str, paths))}")
+
+
+def _families(methods):
+    from mlrh.experiments.methods import FAMILIES
+
+    unknown = [name for name in methods or () if name not in FAMILIES]
+    if unknown:
+        raise ValueError(f"Unknown method {unknown[0]!r}; the methods are {', '.join(FAMILIES)}.")
+    return tuple(dict.fromkeys(methods)) if methods else tuple(FAMILIES)
+
+
+def _named_data(file, labels, format, data_dir):
+    """A name for tables and the data, of a file or of the catalogue."""
+    from mlrh.data import load
+    from mlrh.data.catalogue import entries
+
+    if file in {entry.name for entry in entries()} and not Path(file).exists():
+        return file, load(file, data_dir=data_dir)
+    with warnings_as_notes(Console(stderr=True)):
+        data = read_data(file, chosen_labels(labels), format)
+    return data.name, data
+
+
+def _check_size(dataset):
+    from mlrh.experiments.plans import N_FOLDS
+
+    n_rows = dataset.data.X.shape[0]
+    if n_rows < 5 * N_FOLDS:
+        raise ValueError(f"{dataset.name} has {n_rows} rows; {N_FOLDS} outer folds with inner ones need {5 * N_FOLDS}.")

@@ -1,0 +1,345 @@
+"""From a file to a model file to predictions and measures by the command line, as a user or a script would."""
+
+import csv
+import gzip
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from scipy import sparse
+from typer.testing import CliRunner
+
+from mlrh import MLRHClassifier, automatic, metrics, persistence
+from mlrh.automatic import choose
+from mlrh.cli import app, main
+from mlrh.cli.output import joined
+from mlrh.data import load_digit_scenes, read, write
+
+DATA = os.environ.get("MLRH_DATA")
+TRAIN, TEST = load_digit_scenes(120, part="train"), load_digit_scenes(15, part="test")
+NAMES = ",".join(TRAIN.label_names)
+ROOT = Path.cwd()  # before any test changes it
+PROGRAM = (sys.executable, "-m", "mlrh")
+
+
+@pytest.fixture(autouse=True)
+def tiny_grids(monkeypatch):
+    monkeypatch.setattr(automatic, "LINEAR_C", (0.01, 1.0))
+    monkeypatch.setattr(automatic, "RBF_C", (10.0,))
+    monkeypatch.setattr(automatic, "RBF_GAMMA", (1.0,))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    """A folder with train.csv, test.csv, and a model of the former."""
+    place = tmp_path_factory.mktemp("scenes")
+    write(TRAIN, place / "train.csv")
+    write(TEST, place / "test.csv")
+    persistence.save(choose(TRAIN, kernel="linear", n_folds=2), place / "model.mlrh")
+    return place
+
+
+def run(*arguments, stdin=None):
+    """The finished command, which must have gone well."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result
+
+
+def failure(capsys, monkeypatch, *arguments):
+    """The one line that a command that fails prints."""
+    monkeypatch.setattr(sys, "argv", ["mlrh", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    printed = capsys.readouterr()
+    assert stop.value.code == 2 and printed.out == ""
+    assert printed.err.count("\n") == 1 and printed.err.startswith("Error: ")
+    return printed.err
+
+
+def rows_of(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def as_matrix(rows, names):
+    """The indicator matrix of the column labels; no name here holds a semicolon."""
+    return np.array([[name in row["labels"].split(";") for name in names] for row in rows], np.int8)
+
+
+@pytest.mark.parametrize(
+    "file, layout, labels",
+    [
+        ("set.arff", "mulan", None),
+        ("set.arff.gz", "mulan", None),
+        ("set.arff", "meka", None),
+        ("set.arff.gz", "meka", None),
+        ("set.libsvm", None, None),
+        ("set.svm.gz", None, None),
+        ("set.csv", None, NAMES),
+        ("set.csv.gz", None, NAMES),
+        ("set.parquet", None, NAMES),
+    ],
+)
+def test_a_model_of_any_format_predicts_what_the_model_in_memory_predicts(file, layout, labels, folder):
+    is_libsvm = "svm" in file
+    options = {"layout": layout} if layout else {}
+    (folder / "new").mkdir()
+    write(TRAIN, folder / file, **options)
+    write(TEST, folder / "new" / file, **options)
+    run("fit", file, "--kernel", "linear", "--folds", "2", *(["--labels", labels] if labels else []))
+    predicted = rows_of(run("predict", "set.mlrh", f"new/{file}").stdout)
+    train, test = (replace(data, X=sparse.csr_array(data.X)) if is_libsvm else data for data in (TRAIN, TEST))
+    model = choose(train, kernel="linear", n_folds=2)
+    names = [str(digit) for digit in range(10)] if is_libsvm else TRAIN.label_names
+    np.testing.assert_array_equal(as_matrix(predicted, names), model.predict(test))
+    expected = np.exp(model.distribution(test).log_prob(model.predict(test)))
+    np.testing.assert_allclose([float(row["probability"]) for row in predicted], expected, rtol=1e-5)
+
+
+def test_a_kernel_model_of_a_file_is_that_of_memory(folder):
+    write(TRAIN, folder / "train.csv")
+    result = run("fit", "train.csv", "--labels", NAMES, "--folds", "2", "--decision", "hamming", "--kernel", "rbf")
+    expected = choose(TRAIN, n_folds=2, decision="hamming", kernel="rbf")
+    loaded = persistence.load(folder / "train.mlrh")
+    assert loaded.settings == expected.settings and loaded.validation == expected.validation
+    assert result.stdout == ""
+    mean = np.mean(expected.validation["exact_match"])
+    assert f"exact match {mean:.3f}" in " ".join(result.stderr.split())
+    assert "slightly optimistic" in result.stderr and "Saved: train.mlrh" in result.stderr
+
+
+@pytest.mark.parametrize("way", ["commas", "repeated", "file", "path", "xml"])
+def test_labels_can_be_named_in_every_way(way, folder):
+    write(TRAIN, folder / "train.csv")
+    write(TRAIN, folder / "names.arff")
+    for name in ("names.txt", "names"):
+        (folder / name).write_text("\n".join(TRAIN.label_names) + "\n\n")
+    values = {
+        "commas": [NAMES],
+        "repeated": TRAIN.label_names,
+        "file": ["names.txt"],
+        "path": ["./names"],
+        "xml": ["names.xml"],
+    }[way]
+    arguments = [part for value in values for part in ("--labels", value)]
+    run("fit", "train.csv", "--kernel", "linear", "--label-space", "cardinality", "--folds", "2", *arguments)
+    assert persistence.load(folder / "train.mlrh").schema == TRAIN.schema
+
+
+def test_new_rows_may_lack_labels_and_have_other_columns_in_another_order(scenes, folder):
+    order = np.random.RandomState(0).permutation(64)
+    bare = replace(
+        TEST,
+        X=np.column_stack([np.arange(15), TEST.X[:, order]]),
+        Y=np.empty((15, 0), np.int8),
+        feature_names=("number", *(TEST.feature_names[column] for column in order)),
+        label_names=(),
+    )
+    write(bare, folder / "bare.csv")
+    with_labels, without = (
+        run("predict", scenes / "model.mlrh", file).stdout for file in (scenes / "test.csv", "bare.csv")
+    )
+    assert with_labels == without
+
+
+def test_libsvm_rows_without_the_last_or_the_first_columns_are_padded(folder):
+    rows = ["0 0:1 2:3", "1 1:2 3:1", "0,1 0:2 1:1", "1 1:3 2:1", "0 0:3 3:2", "0 0:1"]
+    (folder / "train.svm").write_text("\n".join(rows))
+    (folder / "new.svm").write_text("1 1:2\n0 2:1\n")
+    run("fit", "train.svm", "--kernel", "linear", "--folds", "2")
+    found = rows_of(run("predict", "train.mlrh", "new.svm", "--marginals").stdout)
+    data = read("train.svm")
+    new = replace(data, X=sparse.csr_array([[0.0, 2, 0, 0], [0, 0, 1, 0]]), Y=data.Y[:2])
+    expected = persistence.load("train.mlrh").distribution(new).marginals()
+    np.testing.assert_allclose([[float(row[f"P({k})"]) for k in "01"] for row in found], expected, rtol=1e-5)
+
+
+def test_top_and_marginals_are_those_of_the_distribution(scenes):
+    model = persistence.load(scenes / "model.mlrh")
+    arguments = ("predict", scenes / "model.mlrh", scenes / "test.csv", "--top", "3", "--marginals")
+    rows = rows_of(run(*arguments).stdout)
+    sets, log_probs = model.distribution(TEST).top_sets(3)
+    assert [(row["row"], row["rank"]) for row in rows] == [(str(r), str(k)) for r in range(1, 16) for k in (1, 2, 3)]
+    np.testing.assert_array_equal(as_matrix(rows, TEST.label_names), sets.reshape(45, 10))
+    np.testing.assert_allclose([float(row["probability"]) for row in rows], np.exp(log_probs).ravel(), rtol=1e-5)
+    marginals = [[float(row[f"P({name})"]) for name in TEST.label_names] for row in rows]
+    np.testing.assert_allclose(marginals, np.repeat(model.distribution(TEST).marginals(), 3, axis=0), rtol=1e-5)
+
+
+def test_no_more_sets_are_listed_than_the_label_space_has(folder):
+    (folder / "train.csv").write_text("x,a,b\n1,1,0\n2,0,1\n3,1,0\n4,0,1\n")
+    run("fit", "train.csv", "--labels", "a,b", "--folds", "2", "--kernel", "linear")
+    rows = rows_of(run("predict", "train.mlrh", "train.csv", "--top", "5").stdout)
+    assert len(rows) == 8
+    assert sum(float(row["probability"]) for row in rows) == pytest.approx(4, abs=1e-4)
+
+
+def test_every_output_format_holds_the_same_predictions(scenes, folder):
+    options = ("predict", scenes / "model.mlrh", scenes / "test.csv", "--marginals")
+    for name in ("out.csv", "out.csv.gz", "out.jsonl", "out.parquet"):
+        assert run(*options, "-o", name).stdout == ""
+    text = run(*options).stdout
+    assert Path("out.csv").read_text() == gzip.decompress(Path("out.csv.gz").read_bytes()).decode() == text
+    assert Path("out.jsonl").read_text() == run(*options, "--to", "jsonl").stdout
+    records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    table = pq.read_table("out.parquet").to_pylist()
+    for row, record, entry in zip(rows_of(text), records, table, strict=True):
+        assert list(row) == list(record) == list(entry)
+        assert row["labels"].split(";") == record["labels"] == entry["labels"]
+        assert int(row["row"]) == record["row"] == entry["row"]
+        for name in list(row)[2:]:
+            assert float(row[name]) == record[name] == pytest.approx(entry[name], rel=1e-5)
+
+
+def test_rows_of_many_chunks_are_numbered_through(scenes, monkeypatch):
+    arguments = ("predict", scenes / "model.mlrh", scenes / "test.csv")
+    whole = run(*arguments).stdout
+    monkeypatch.setattr("mlrh.cli.prediction.CELLS_PER_CHUNK", 40)
+    assert run(*arguments).stdout == whole
+
+
+def test_semicolons_and_backslashes_in_names_can_be_told_from_separators():
+    assert joined(["a;b", "c\\", "d"]) == r"a\;b;c\\;d"
+
+
+def test_standard_input_is_read_and_its_model_needs_a_name(scenes, folder, capsys, monkeypatch):
+    content = (scenes / "train.csv").read_bytes()
+    run("fit", "-", "--labels", NAMES, "-o", "piped.mlrh", "--kernel", "linear", "--folds", "2", stdin=content)
+    run("fit", scenes / "train.csv", "--labels", NAMES, "-o", "named.mlrh", "--kernel", "linear", "--folds", "2")
+    answers = [
+        run("predict", model, "-", stdin=(scenes / "test.csv").read_bytes()).stdout
+        for model in ("piped.mlrh", "named.mlrh")
+    ]
+    assert answers[0] == answers[1] == run("predict", "named.mlrh", scenes / "test.csv").stdout
+    assert "give it with --output" in failure(capsys, monkeypatch, "fit", "-")
+
+
+def test_evaluate_prints_the_measures_of_the_model_on_the_file(scenes):
+    model = persistence.load(scenes / "model.mlrh")
+    expected = metrics.evaluate(TEST.Y, model.predict(TEST), model.distribution(TEST).log_prob(TEST.Y))
+    found = json.loads(run("evaluate", scenes / "model.mlrh", scenes / "test.csv", "--json").stdout)
+    assert found == pytest.approx({"n_rows": 15, **expected})
+    table = run("evaluate", scenes / "model.mlrh", scenes / "test.csv").stdout
+    assert "test: 15 rows" in table
+    assert f"Hamming loss {expected['hamming_loss']:.4f}" in " ".join(table.split())
+
+
+def test_evaluate_takes_labels_in_any_order_and_of_other_names_by_position(scenes, folder):
+    renamed = replace(TEST, label_names=tuple(f"other {digit}" for digit in range(10)))
+    write(renamed, folder / "renamed.csv")
+    as_trained = run("evaluate", scenes / "model.mlrh", scenes / "test.csv", "--json").stdout
+    backwards = ",".join(reversed(TEST.label_names))
+    assert (
+        run("evaluate", scenes / "model.mlrh", scenes / "test.csv", "--json", "--labels", backwards).stdout
+        == as_trained
+    )
+    others = ",".join(renamed.label_names)
+    assert run("evaluate", scenes / "model.mlrh", "renamed.csv", "--json", "--labels", others).stdout == as_trained
+
+
+def test_only_a_model_file_is_replaced(scenes, folder, capsys, monkeypatch):
+    fit = ("fit", scenes / "train.csv", "--labels", NAMES, "--kernel", "linear", "--folds", "2", "-o", "out")
+    Path("out").write_text("my notes")
+    assert "exists and is not a model file" in failure(capsys, monkeypatch, *fit)
+    assert Path("out").read_text() == "my notes"
+    Path("out").write_bytes((scenes / "model.mlrh").read_bytes())
+    run(*fit, "--decision", "hamming")
+    assert persistence.load("out").settings["decision"] == "hamming"
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("fit", "absent.csv", "--labels", "a"), "absent.csv: no such file"),
+        (("fit", "{}/train.csv"), "nothing says which columns are labels"),
+        (("fit", "{}/train.csv", "--labels", "digit 0,digit 10"), "has no column 'digit 10'"),
+        (("fit", "{}/train.csv", "--labels", "digit 0,,digit 1"), "an empty name"),
+        (("fit", "{}/train.csv", "--labels", "a.xml", "--labels", "b"), "must be the only value of --labels"),
+        (("fit", "{}/train.csv", "--labels", "absent.txt"), "absent.txt: no such file"),
+        (("fit", "{}/train.csv", "-o", "absent/model.mlrh"), "There is no folder"),
+        (("fit", "{}/train.csv", "-o", "{}"), "is a folder"),
+        (("fit", "{}/train.csv", "-o", "{}/train.csv"), "is also read"),
+        (("fit", "{}/train.csv", "-o", os.devnull), "is not a regular file"),
+        (("predict", "absent.mlrh", "{}/test.csv"), "There is no model file absent.mlrh"),
+        (("predict", "{}/train.csv", "{}/test.csv"), "is not a model file"),
+        (("predict", "classifier.mlrh", "{}/test.csv"), "holds a MLRHClassifier without names"),
+        (("predict", "{}/model.mlrh", "few.csv"), "few lacks 63 of the model's features"),
+        (("predict", "{}/model.mlrh", "{}/test.csv", "-o", "out.docx"), "say the format with --to"),
+        (("predict", "{}/model.mlrh", "{}/test.csv", "-o", "out.parquet.gz"), "leave out .gz"),
+        (("predict", "{}/model.mlrh", "{}/test.csv", "-o", "{}/test.csv"), "is also read"),
+        (("predict", "{}/model.mlrh", "{}/test.csv", "-o", "absent/out.csv"), "There is no folder"),
+        (("evaluate", "{}/model.mlrh", "few.csv"), "has no column 'digit 0'"),
+        (("evaluate", "{}/model.mlrh", "{}/test.csv", "--labels", "digit 0"), "the labels must be the model's 10"),
+    ],
+)
+def test_a_fault_is_told_in_one_line_and_leaves_no_file(arguments, words, scenes, folder, capsys, monkeypatch):
+    (folder / "few.csv").write_text("pixel_0_0\n1\n2\n")
+    persistence.save(MLRHClassifier().fit([[0.0], [1.0]], [[1, 0], [0, 1]]), folder / "classifier.mlrh")
+    before = sorted(path.name for place in (folder, scenes) for path in place.iterdir())
+    assert words in failure(capsys, monkeypatch, *(argument.format(scenes) for argument in arguments))
+    assert sorted(path.name for place in (folder, scenes) for path in place.iterdir()) == before
+
+
+def test_labels_that_never_occur_and_rare_forms_are_noted_in_one_line_each(folder):
+    write(replace(TRAIN, Y=TRAIN.Y * (np.arange(10) > 0)), folder / "train.csv")
+    printed = run("fit", "train.csv", "--labels", NAMES, "--kernel", "linear", "--folds", "2").stderr
+    notes = [line for line in printed.splitlines() if line.startswith("Note: ")]
+    assert [note[:35] for note in notes] == ["Note: No row has the label digit 0:"]
+
+
+@pytest.mark.skipif(DATA is None, reason="the variable MLRH_DATA names no folder with the public data sets")
+def test_flags_are_predicted_from_their_own_files(folder):
+    place = ROOT / str(DATA) / "flags"
+    fit = ("fit", place / "flags-train.arff", "-o", "flags.mlrh", "--label-space", "observed", "--kernel", "linear")
+    run(*fit, "--folds", "3")
+    found = json.loads(run("evaluate", "flags.mlrh", place / "flags-test.arff", "--json").stdout)
+    train, test = read(place / "flags-train.arff"), read(place / "flags-test.arff")
+    model = choose(train, label_space="observed", kernel="linear", n_folds=3)
+    assert found["exact_match"] == pytest.approx((model.predict(test) == test.Y).all(axis=1).mean())
+
+
+def test_predictions_go_through_a_pipe_that_may_close_early(scenes):
+    arguments = (*PROGRAM, "predict", "model.mlrh", "-", "--top", "1000", "--to", "jsonl")
+    with subprocess.Popen(
+        arguments, cwd=scenes, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdin.write((scenes / "test.csv").read_bytes())
+        process.stdin.close()
+        first = json.loads(process.stdout.readline())
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (0, b"")
+    model = persistence.load(scenes / "model.mlrh")
+    best = model.distribution(TEST).mode()[0]
+    assert first["labels"] == [TEST.label_names[digit] for digit in np.flatnonzero(best)]
+
+
+def test_an_interrupt_during_a_fit_ends_it_without_a_traceback_or_a_file(tmp_path):
+    write(load_digit_scenes(1500), tmp_path / "large.csv")
+    arguments = (*PROGRAM, "fit", "large.csv", "--labels", NAMES, "--jobs", "1")
+    with subprocess.Popen(arguments, cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        first = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(60) == 130
+    assert b"1,500 rows" in first and b"Traceback" not in rest
+    assert [path.name for path in tmp_path.iterdir()] == ["large.csv"]
+
+
+def test_a_fault_in_a_process_of_its_own_is_one_line_and_exit_code_2(tmp_path):
+    done = subprocess.run((*PROGRAM, "predict", "none.mlrh", "-"), cwd=tmp_path, capture_output=True, input=b"")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode() == "Error: There is no model file none.mlrh.\n"

@@ -1,0 +1,86 @@
+"""The commands that run experiments, and the list of data sets, as a user sees them."""
+
+import os
+
+import pytest
+from experiment_samples import small_dataset
+from typer.testing import CliRunner
+
+from mlrh.cli import app
+from mlrh.cli.progress import left_in_words
+from mlrh.cli.running import METHODS
+from mlrh.data import write
+from mlrh.experiments.methods import FAMILIES
+
+invoke = CliRunner().invoke
+
+
+@pytest.fixture
+def songs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(small_dataset(n_samples=40).data, tmp_path / "songs.csv")
+    return tmp_path
+
+
+def test_datasets_lists_the_eleven_public_sets_with_their_numbers(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLRH_DATA", raising=False)
+    monkeypatch.setenv("MLRH_CACHE", str(tmp_path))
+    result = invoke(app, ["datasets"])
+    assert result.exit_code == 0
+    rows = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines()}
+    assert len(rows) == 12
+    assert rows["delicious"][:5] == ["16105", "500", "983", "19.020", "25"]
+    assert all("downloaded" in line for line in result.stdout.splitlines()[1:])
+
+
+@pytest.mark.skipif("MLRH_DATA" not in os.environ, reason="set MLRH_DATA to a folder with the public data sets")
+def test_datasets_says_which_are_in_the_folder():
+    result = invoke(app, ["datasets"])
+    assert [line.split()[-1] for line in result.stdout.splitlines()[1:]] == ["folder"] * 11
+
+
+def test_compare_prints_a_table_and_writes_a_report(songs):
+    options = ["--labels", "a,b,c", "--method", "mlrh-linear", "--method", "br-lr", "--jobs", "1"]
+    result = invoke(app, ["compare", "songs.csv", *options])
+    assert result.exit_code == 0, result.stderr
+    assert "MLRH-WTA (linear)" in result.stdout and "BR-LR" in result.stdout
+    assert sorted(path.name for path in (songs / "songs-comparison").iterdir()) == [
+        "records.jsonl",
+        "report.html",
+        "report.md",
+    ]
+    assert len((songs / "songs-comparison" / "records.jsonl").read_text().splitlines()) == 10
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["compare", "songs.csv", "--labels", "a,b,c", "--method", "magic"], "Unknown method 'magic'; the methods are"),
+        (["compare", "songs.csv", "--labels", "a,zebra"], "zebra"),
+        (["compare", "songs.csv"], "label"),
+        (["compare", "nowhere.arff"], "nowhere.arff"),
+        (["reproduce", "--data", "scen", "--jobs", "1", "-o", "out"], "scen"),
+        (["datasets", "--data-dir", "nowhere"], "must be an existing folder"),
+    ],
+)
+def test_an_error_is_one_sentence_that_names_what_is_wrong(songs, arguments, words):
+    result = invoke(app, arguments)
+    assert isinstance(result.exception, ValueError | OSError)
+    assert words in str(result.exception)
+    assert "\n" not in str(result.exception)
+    assert not (songs / "out").exists()
+
+
+def test_the_help_lists_every_method():
+    assert METHODS.split(", ") == list(FAMILIES)
+
+
+def test_too_few_rows_for_the_folds_are_refused(tmp_path):
+    write(small_dataset(n_samples=12).data, tmp_path / "few.csv")
+    result = invoke(app, ["compare", str(tmp_path / "few.csv"), "--labels", "a,b,c"])
+    assert "few has 12 rows" in str(result.exception)
+
+
+@pytest.mark.parametrize("seconds, words", [(None, ""), (0.2, "1 s left"), (75, "75 s left"), (1000, "17 min left")])
+def test_the_time_left_is_said_in_words(seconds, words):
+    assert left_in_words(seconds) == words

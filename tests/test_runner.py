@@ -1,0 +1,159 @@
+"""Runs over processes: the same records as one by one, nothing lost and nothing repeated after a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from experiment_samples import TINY, small_dataset, tiny_grids  # noqa: F401
+
+from mlrh.data import write
+from mlrh.experiments import runner
+from mlrh.experiments.plans import PROFILES, nested_tasks
+from mlrh.experiments.records import RecordFile, key_of, read_records
+from mlrh.experiments.runner import run
+
+
+def run_all(tasks, datasets, path, profile=TINY, **options):
+    with RecordFile(path) as file:
+        failures = run(tasks, datasets, profile, file=file, **options)
+        return file.records, failures
+
+
+def without_times(records):
+    timed = {"task_seconds", "fit_seconds", "predict_seconds", "finished"}
+    plain = [{name: value for name, value in record.items() if name not in timed} for record in records]
+    return sorted(plain, key=lambda record: json.dumps(record, sort_keys=True))
+
+
+def test_two_processes_make_the_records_of_one(tmp_path):
+    dataset, quick = small_dataset(), PROFILES["quick"]
+    tasks = nested_tasks(dataset, quick, ["mlrh-linear", "br-lr"])
+    one, failures = run_all(tasks, {"small": dataset}, tmp_path / "one.jsonl", quick, n_jobs=1)
+    two, more = run_all(tasks, {"small": dataset}, tmp_path / "two.jsonl", quick, n_jobs=2)
+    assert failures == more == []
+    assert len(one) == 10
+    assert without_times(one) == without_times(two)
+
+
+@pytest.mark.usefixtures("tiny_grids")
+def test_what_is_on_record_is_not_computed_again(tmp_path, monkeypatch):
+    dataset = small_dataset()
+    tasks = nested_tasks(dataset, TINY, ["mlrh-linear", "ml-knn"])
+    run_all(tasks[:3], {"small": dataset}, tmp_path / "r.jsonl", n_jobs=1)
+    computed = []
+    original = runner.run_task
+    monkeypatch.setattr(runner, "run_task", lambda task, *rest: computed.append(task) or original(task, *rest))
+    records, _ = run_all(tasks, {"small": dataset}, tmp_path / "r.jsonl", n_jobs=1)
+    assert sorted(map(str, computed)) == sorted(map(str, tasks[3:]))
+    assert {key_of(record) for record in records[:3]} == {task.keys[0] for task in tasks[:3]}
+
+
+@pytest.mark.usefixtures("tiny_grids")
+def test_a_method_that_fails_leaves_the_others_their_records_and_is_tried_again(tmp_path, monkeypatch):
+    dataset = small_dataset()
+    tasks = nested_tasks(dataset, TINY, ["mlrh-linear", "ml-knn"])
+    original, broken = runner.run_task, [True]
+
+    def sometimes(task, *rest):
+        if task.family == "ml-knn" and task.fold == 2 and broken[0]:
+            raise RuntimeError("no neighbours\nat all")
+        return original(task, *rest)
+
+    monkeypatch.setattr(runner, "run_task", sometimes)
+    records, failures = run_all(tasks, {"small": dataset}, tmp_path / "r.jsonl", n_jobs=1)
+    assert failures == ["ML-kNN on small, fold 2: RuntimeError: no neighbours"]
+    assert len(records) == 9
+    broken[0] = False
+    records, failures = run_all(tasks, {"small": dataset}, tmp_path / "r.jsonl", n_jobs=1)
+    assert failures == []
+    assert len(records) == 10
+
+
+@pytest.mark.usefixtures("tiny_grids")
+def test_progress_counts_every_task_once_and_ends_at_the_total(tmp_path):
+    dataset, told = small_dataset(), []
+    tasks = nested_tasks(dataset, TINY, ["mlrh-linear", "ml-knn"])
+    run_all(tasks[:4], {"small": dataset}, tmp_path / "r.jsonl", n_jobs=1)
+    run_all(tasks, {"small": dataset}, tmp_path / "r.jsonl", n_jobs=1, report=told.append)
+    finished = [progress.n_done for progress in told if progress.finished]
+    assert finished == [5, 6, 7, 8, 9, 10]
+    assert told[-1].n_tasks == 10
+    assert told[-1].seconds_left == 0
+
+
+def start_compare(folder, data):
+    command = [sys.executable, "-m", "mlrh", "compare", str(data), "-o", str(folder), "--jobs", "2"]
+    methods = ["--method", "mlrh-rbf", "--method", "br-svm", "--method", "lp-lr"]
+    return subprocess.Popen(command + methods, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_records(path, count, process):
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if path.exists() and len(path.read_bytes().splitlines()) >= count:
+            return
+        time.sleep(0.02)
+
+
+def children_of(pid):
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(word) for word in found.stdout.split()]
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def end_soon(pids):
+    deadline = time.monotonic() + 20
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not any(map(is_running, pids))
+
+
+def test_a_comparison_killed_twice_goes_on_and_repeats_nothing(tmp_path):
+    write(small_dataset(n_samples=200).data, tmp_path / "songs.arff")
+    records = tmp_path / "out" / "records.jsonl"
+    kept = b""
+    for count in (2, 6):
+        process = start_compare(tmp_path / "out", tmp_path / "songs.arff")
+        wait_for_records(records, count, process)
+        workers = children_of(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        content = records.read_bytes()
+        assert content.startswith(kept)
+        kept = content[: content.rfind(b"\n") + 1]
+        assert end_soon(workers)
+    assert len(kept.splitlines()) >= 6
+    process = start_compare(tmp_path / "out", tmp_path / "songs.arff")
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert records.read_bytes().startswith(kept)
+    keys = [key_of(record) for record in read_records(records)]
+    assert len(keys) == len(set(keys)) == 5 * 4
+    assert "MLRH-WTA (RBF)" in output
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_an_interrupt_says_where_the_records_are_and_stops_the_workers(tmp_path):
+    write(small_dataset(n_samples=200).data, tmp_path / "songs.arff")
+    process = start_compare(tmp_path / "out", tmp_path / "songs.arff")
+    wait_for_records(tmp_path / "out" / "records.jsonl", 1, process)
+    workers = children_of(process.pid)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on from there" in errors
+    assert "Traceback" not in errors
+    assert end_soon(workers)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["records.jsonl"]
