@@ -37,7 +37,7 @@ def rows_of(table):
 
 
 def test_table_7_has_ours_the_papers_and_the_difference_of_the_means():
-    section = pages.published_section(records_of_two_methods(), ["scene"], TWO_SEEDS, protocol="nested")
+    (section,) = pages.published_sections(records_of_two_methods(), TWO_SEEDS, protocol="nested")
     (table,) = section.tables
     assert [row[0] for row in table.rows] == ["MLRH-WTA (RBF)", "BR-SVM (RBF)"]
     deviation = 100 * np.std([0.7, 0.72, 0.74, 0.76], ddof=1)
@@ -54,12 +54,13 @@ def test_table_7_has_ours_the_papers_and_the_difference_of_the_means():
 
 def test_a_method_the_paper_lacks_has_empty_cells_there():
     records = [nested_record("LP-RF", fold, 0.7, 0.1) for fold in range(2)]
-    (table,) = pages.published_section(records, ["scene"], TWO_SEEDS, protocol="nested").tables
+    (section,) = pages.published_sections(records, TWO_SEEDS, protocol="nested")
+    (table,) = section.tables
     assert table.rows[0][2:4] == ("", "")
 
 
 def test_the_comparison_has_all_measures_differences_settings_and_figures():
-    section = pages.comparison_section("scene", records_of_two_methods(), TWO_SEEDS)
+    (section,) = pages.comparison_sections(records_of_two_methods(), TWO_SEEDS)
     measures, differences, settings = section.tables
     cells = rows_of(measures)["MLRH-WTA (RBF)"]
     assert cells["log-loss of the set"] == "**1.000 ± 0.000**"
@@ -73,7 +74,8 @@ def test_the_comparison_has_all_measures_differences_settings_and_figures():
 
 def test_without_the_reference_there_are_no_differences():
     records = [nested_record("LP-RF", fold, 0.7, 0.1, dataset="mine") for fold in range(2)]
-    titles = [table.title for table in pages.comparison_section("mine", records, TWO_SEEDS).tables]
+    (section,) = pages.comparison_sections(records, TWO_SEEDS)
+    titles = [table.title for table in section.tables]
     assert not any("differences" in title for title in titles)
 
 
@@ -91,7 +93,8 @@ def test_table_5_averages_folds_before_seeds():
         for seed in (0, 1)
         for fold, accuracy in enumerate((0.9, 1.0))
     ]
-    (table,) = pages.multiclass_section(records, 2).tables
+    (section,) = pages.multiclass_sections(records, 2)
+    (table,) = section.tables
     deviation = 100 * np.std([0.95, 0.97], ddof=1)
     assert table.rows[0][:5] == ("MM algorithm", "100", f"96.00 ± {deviation:.2f}", "98.02", "-2.02")
 
@@ -117,3 +120,10 @@ def test_what_is_left_out_or_failed_is_said_with_its_signs_disarmed():
     said = pages.missing(["scene: no *network*"], ["br-svm on `mine`, fold 1: out of memory"])
     assert said[0].startswith("Left out: scene: no ") and "\\*network\\*" in said[0]
     assert said[1].startswith("Failed: br-svm on \\`mine\\`")
+
+
+def test_sections_without_records_are_left_out():
+    assert list(pages.published_sections([], TWO_SEEDS, protocol="nested")) == []
+    assert list(pages.comparison_sections([], TWO_SEEDS)) == []
+    assert list(pages.multiclass_sections([], 2)) == []
+    assert list(pages.descent_sections([])) == []

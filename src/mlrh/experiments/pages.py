@@ -2,6 +2,7 @@
 
 import platform
 from collections import Counter
+from collections.abc import Iterator
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 
@@ -37,8 +38,13 @@ def hidden_variables_section() -> Section:
     return Section("Tables 1 and 2: hidden variables, enumerated", (), paper.hidden_variable_tables(), ())
 
 
-def multiclass_section(records, n_seeds) -> Section:
-    """Table 5."""
+def multiclass_sections(records, n_seeds) -> Iterator[Section]:
+    """Table 5, where there are records for it."""
+    if records:
+        yield _multiclass_section(records, n_seeds)
+
+
+def _multiclass_section(records, n_seeds):
     rows = []
     for program, name in PROGRAM_NAMES.items():
         row = [name, str(MAX_ITER[program])]
@@ -76,14 +82,12 @@ def statistics_section(datasets) -> Section:
     return Section("Table 6: the data", (), (Table("Table 6", columns, tuple(rows)),))
 
 
-def published_section(records, dataset_names, profile, *, protocol) -> Section:
-    """Table 7 beside the paper's figures, for one protocol."""
+def published_sections(records, profile, *, protocol) -> Iterator[Section]:
+    """Table 7 beside the paper's figures, for one protocol and the data sets that have records."""
     title, words = _PROTOCOL_WORDS[protocol]
-    tables = []
-    for name in dataset_names:
-        methods = _ordered(summaries.by_method(r for r in records if r["dataset"] == name))
-        tables.append(_published_table(name, methods, profile))
-    return Section(title, (words,), tuple(tables))
+    tables = [_published_table(name, methods, profile) for name, methods in _by_dataset(records).items()]
+    if tables:
+        yield Section(title, (words,), tuple(tables))
 
 
 _PROTOCOL_WORDS = {
@@ -116,14 +120,14 @@ def _published_table(name, methods, profile):
     return Table(f"Table 7: {name}", columns, tuple(rows), (_spread_note(profile),))
 
 
-def comparison_section(name, records, profile) -> Section:
-    """All metrics, paired differences, chosen settings and figures of the nested protocol on one data set."""
-    methods = _ordered(summaries.by_method(r for r in records if r["dataset"] == name))
-    tables = [_metrics_table(name, methods, profile)]
-    if REFERENCE in methods and len(methods) > 1:
-        tables.append(_differences_table(name, methods))
-    tables.append(_settings_table(name, methods))
-    return Section(f"{name}: all measures", (), tuple(tables), tuple(_figures(name, methods)))
+def comparison_sections(records, profile) -> Iterator[Section]:
+    """All metrics, paired differences, chosen settings and figures of the nested protocol, for each data set."""
+    for name, methods in _by_dataset(records).items():
+        tables = [_metrics_table(name, methods, profile)]
+        if REFERENCE in methods and len(methods) > 1:
+            tables.append(_differences_table(name, methods))
+        tables.append(_settings_table(name, methods))
+        yield Section(f"{name}: all measures", (), tuple(tables), tuple(_figures(name, methods)))
 
 
 def _metrics_table(name, methods, profile):
@@ -224,8 +228,13 @@ def _figures(name, methods):
     yield Figure(svg, f"Share of the rows of {escaped(name)} by number of labels, true and predicted.")
 
 
-def descent_section(name, records) -> Section:
-    """The objective by iteration for the three solvers."""
+def descent_sections(records) -> Iterator[Section]:
+    """The objective by iteration for the solvers that have records, all on one data set."""
+    if records:
+        yield _descent_section(records[0]["dataset"], records)
+
+
+def _descent_section(name, records):
     series = [(record["method"], record["history"]) for record in records]
     svg = plots.descent_plot(series, title=f"objective by iteration: {name}")
     rows = tuple(
@@ -265,10 +274,16 @@ def _version(name):
         return "not installed"
 
 
-def _ordered(methods):
-    """The methods in the order of the families, others last."""
-    known = [name for name in ORDER if name in methods]
-    return {name: methods[name] for name in [*known, *(name for name in methods if name not in known)]}
+def _by_dataset(records):
+    """{data set: {method: {(seed, fold): record}}}, larger data sets first, methods in the order of the families."""
+    sizes: Counter[str] = Counter()
+    for record in records:
+        sizes[record["dataset"]] += record["n_test"]
+    grouped = {}
+    for name, _ in sizes.most_common():
+        methods = summaries.by_method(record for record in records if record["dataset"] == name)
+        grouped[name] = {method: methods[method] for method in sorted(methods, key=ORDER.index)}
+    return grouped
 
 
 def _seed_means(records, metric):

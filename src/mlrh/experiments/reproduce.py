@@ -101,14 +101,13 @@ def reproduce(datasets, profile, folder, *, left=(), n_jobs=None, report=lambda 
         tuned = [task for dataset in datasets for task in plans.paper_tasks(dataset, profile, searched)]
         as_paper = work.records_of("Table 7, tuned as the paper says", tuned)
         nested = work.records_of("Table 7, nested", [t for d in datasets for t in plans.nested_tasks(d, profile)])
-    names = [dataset.name for dataset in datasets]
     sections = (
-        pages.published_section(nested, names, profile, protocol=plans.NESTED),
-        pages.published_section(as_paper, names, profile, protocol=plans.PAPER),
-        *(pages.comparison_section(name, nested, profile) for name in names),
-        pages.multiclass_section(multiclass, profile.n_multiclass_seeds),
+        *pages.published_sections(nested, profile, protocol=plans.NESTED),
+        *pages.published_sections(as_paper, profile, protocol=plans.PAPER),
+        *pages.comparison_sections(nested, profile),
+        *pages.multiclass_sections(multiclass, profile.n_multiclass_seeds),
         pages.statistics_section(datasets),
-        pages.descent_section(datasets[-1].name, descent),
+        *pages.descent_sections(descent),
         pages.hidden_variables_section(),
     )
     command = f"mlrh reproduce{' --full' if profile.name == 'full' else ''}"
@@ -125,7 +124,7 @@ def compare(dataset, families, profile, folder, *, n_jobs=None, report=lambda st
     with RecordFile(Path(folder) / "records.jsonl") as file:
         work = _Run(file, {dataset.name: dataset}, profile, n_jobs, report)
         nested = work.records_of("Comparing", plans.nested_tasks(dataset, profile, families))
-    sections = (pages.comparison_section(dataset.name, nested, profile),) if nested else ()
+    sections = tuple(pages.comparison_sections(nested, profile))
     summary = (
         f"Methods compared on {escaped(dataset.name)}: the same {plans.N_FOLDS} outer folds for all, every "
         f"hyperparameter chosen by {profile.inner_folds}-fold cross validation on the training part. Profile: "
