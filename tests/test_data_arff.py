@@ -11,7 +11,7 @@ import pytest
 from scipy import sparse
 from scipy.io import arff as scipy_arff
 
-from mlrh.data.containers import DataError
+from mlrh.data.containers import DataError, Schema
 from mlrh.data.readers import read
 
 FOLDER = os.environ.get("MLRH_DATA")
@@ -340,7 +340,10 @@ FAULTS = {
     ),
     "no values": ("@relation t\n@attribute a {}\n@data\n", r"line 2: the values of attribute 'a' must not"),
     "equal values": ("@relation t\n@attribute a {x,'x'}\n@data\n", r"line 2: the values of attribute 'a' must differ"),
-    "date": ("@relation t\n@attribute a date 'yyyy'\n@data\n", r"line 2: attribute 'a' is of type date"),
+    "date": (
+        "@relation t\n@attribute a date 'yyyy'\n@attribute y {0,1}\n@data\n",
+        r"line 2: attribute 'a' is of type date",
+    ),
     "relational": ("@relation t\n@attribute a relational\n@data\n", r"line 2: attribute 'a' is of type relational"),
     "no type": ("@relation t\n@attribute a\n@data\n", r"line 2: attribute 'a' must be numeric, string"),
     "unknown keyword": ("@relation t\n@inputs a\n@data\n", r"line 2: expected @relation, @attribute or @data"),
@@ -376,13 +379,71 @@ def test_a_label_that_the_file_lacks_is_named_with_both_files(tmp_path):
     save(tmp_path, xml("y1", "y3"), "toy.xml")
     with pytest.raises(DataError, match=r"toy.arff: has no column 'y3', which .*toy.xml names as a label"):
         read(save(tmp_path, DENSE))
-    with pytest.raises(DataError, match="has no column 'y4', which labels names"):
+    with pytest.raises(DataError, match="has no column 'y4', which the list of labels names"):
         read(tmp_path / "toy.arff", ["y4"])
 
 
 def test_without_any_hint_at_labels_the_error_says_how_to_name_them(tmp_path):
-    with pytest.raises(DataError, match=r"toy.arff: nothing says which attributes are labels .* labels=\[...\]"):
+    with pytest.raises(DataError, match=r"nothing says which attributes are labels .*--labels, or labels= in Python"):
         read(save(tmp_path, DENSE))
+
+
+FILTER = "weka.filters.unsupervised.attribute"
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        f"{FILTER}.RemoveUseless-M99.0",
+        f"{FILTER}.AddID-Cfirst-NID",
+        f"{FILTER}.StringToWordVector-R1-W1000",
+        "weka.filters.supervised.attribute.AttributeSelection-Eweka",
+        f"{FILTER}.Normalize-S1.0-T0.0-{FILTER}.RemoveType-Tstring",
+    ],
+)
+def test_a_filter_that_can_move_columns_makes_the_label_option_void(tmp_path, filters):
+    text = header("p {0,1}", "q {0,1}", "a {0,1}", relation=f"'toy: -C 2-{filters}'")
+    with pytest.raises(DataError, match="nothing says which attributes are labels"):
+        read(save(tmp_path, text + "0,1,1\n"))
+
+
+def test_a_filter_that_keeps_columns_leaves_the_label_option_valid(tmp_path):
+    filters = f"{FILTER}.Normalize-S1.0-T0.0-weka.filters.unsupervised.instance.RemovePercentage-P66"
+    text = header("p {0,1}", "q {0,1}", "a {0,1}", relation=f"'toy: -C 2-{filters}'")
+    assert read(save(tmp_path, text + "0,1,1\n")).label_names == ("p", "q")
+
+
+@pytest.mark.parametrize("form", ["{row},{row},0", "{{0 {row}, 1 {row}}}"])
+def test_a_declared_value_for_each_of_20_rows_or_more_is_an_identifier(tmp_path, form):
+    def text(n_rows, last):
+        declared = "{" + ",".join(f"{row}" for row in range(25)) + "}"
+        rows = [form.format(row=row) for row in [*range(n_rows - 1), last]]
+        return header(f"id {declared}", "a numeric", "y {0,1}") + "\n".join(rows)
+
+    assert read(save(tmp_path, text(19, 18)), ["y"]).feature_names == ("id", "a")
+    assert read(save(tmp_path, text(20, 5)), ["y"]).feature_names == ("id", "a")
+    with pytest.warns(UserWarning, match="column 'id' has another value in every row and was dropped"):
+        data = read(save(tmp_path, text(20, 19)), ["y"])
+    assert data.feature_names == ("a",) and data.categories == {}
+
+
+@pytest.mark.parametrize("rows", ["1,x,R,2020,1\n2,y,O,2021,0\n", "{0 1,1 x,2 R,4 1}\n{0 2,1 y,2 O,3 2021}\n"])
+def test_new_rows_have_the_features_of_the_schema_and_dates_beside_them_do_not_matter(tmp_path, rows):
+    path = save(tmp_path, header("a numeric", "text string", "place string", "day date yyyy", "y {0,1}") + rows)
+    schema = Schema(("place", "a"), ("y",), {"place": ("O", "R")})
+    data = read(path, schema=schema)
+    X = data.X.toarray() if sparse.issparse(data.X) else data.X
+    assert X.tolist() == [[1, 1], [0, 2]] and data.Y.tolist() == [[1], [0]]
+    assert data.schema == schema
+    with pytest.raises(DataError, match="line 5: attribute 'day' is of type date"):
+        read(path, ["y"])
+
+
+def test_declared_values_that_the_schema_does_not_know_are_missing_with_a_warning(tmp_path):
+    path = save(tmp_path, header("c {red,blue}", "y {0,1}") + "{}\n{0 blue}\n{}\n")
+    with pytest.warns(UserWarning, match=r"column 'c' in 2 of 3 rows \(first: 'red'\)"):
+        data = read(path, schema=Schema(("c",), ("y",), {"c": ("green", "blue")}))
+    np.testing.assert_array_equal(data.X.toarray(), [[np.nan], [1], [np.nan]])
 
 
 BAD_XML = {

@@ -71,3 +71,12 @@ def test_rows_are_those_of_the_index_in_its_order():
 
 def test_nominal_columns_are_known_by_position():
     assert data([[1, 2, 3]], ("a", "b", "c"), {"c": ("x",), "a": ("y",)}).nominal == [0, 2]
+
+
+def test_features_can_be_left_out_by_name():
+    given = data([[1, 2, 3]], ("a", "b", "c"), {"c": ("x",), "a": ("y",)}).without(["a"])
+    assert given.feature_names == ("b", "c")
+    assert dict(given.categories) == {"c": ("x",)}
+    np.testing.assert_array_equal(given.X, [[2, 3]])
+    with pytest.raises(DataError, match="has no feature 'z' to leave out"):
+        given.without(["z"])

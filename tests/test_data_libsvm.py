@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
-from mlrh.data.containers import DataError
+from mlrh.data.containers import DataError, Schema
 from mlrh.data.readers import read
 
 
@@ -50,15 +50,39 @@ def test_n_features_pins_the_number_of_columns(tmp_path):
         read(path, n_features=2)
 
 
-def test_chosen_labels_come_in_their_order_with_zeros_for_those_no_row_has(tmp_path):
+def test_chosen_labels_come_in_their_order_and_must_occur(tmp_path):
     path = save(tmp_path, "1,2 1:1\n7 2:1\n")
-    data = read(path, ["7", "3", "1"])
-    assert data.label_names == ("7", "3", "1") and data.Y.tolist() == [[0, 0, 1], [1, 0, 0]]
+    data = read(path, ["7", "1"])
+    assert data.label_names == ("7", "1") and data.Y.tolist() == [[0, 1], [1, 0]]
     assert read(path, ()).Y.shape == (2, 0)
-    with pytest.raises(DataError, match="no label can be 'x', which labels names"):
+    with pytest.raises(DataError, match=r"toy.libsvm: no row has the label '3', which the list of labels names"):
+        read(path, ["7", "3"])
+    with pytest.raises(DataError, match="no label can be 'x', which the list of labels names"):
         read(path, ["x"])
     with pytest.raises(DataError, match="are the same number"):
         read(path, ["1", "1.0"])
+
+
+@pytest.mark.parametrize("features", [("0", "1", "2", "3"), ("1", "2", "3"), ("3", "1")])
+def test_the_columns_of_a_schema_are_matched_by_index_and_may_be_absent(tmp_path, features):
+    path = save(tmp_path, "1 1:2 99999999999:1\n5 3:4 7:1\n")
+    data = read(path, (), schema=Schema(features, ()))
+    values = {"1": [2, 0], "3": [0, 4]}
+    assert data.X.toarray().T.tolist() == [values.get(name, [0, 0]) for name in features]
+    assert data.feature_names == features
+
+
+def test_labels_of_a_schema_may_be_absent_and_others_come_after_them(tmp_path):
+    path = save(tmp_path, "9,2 1:1\n2 1:1\n9,4 1:2\n")
+    data = read(path, schema=Schema(("1",), ("3", "2")))
+    assert data.label_names == ("3", "2", "4", "9")
+    assert data.Y.tolist() == [[0, 1, 0, 1], [0, 1, 0, 0], [0, 0, 1, 1]]
+    assert read(path, ["2", "3"], schema=Schema(("1",), ("3", "2"))).Y.tolist() == [[1, 0], [1, 0], [0, 0]]
+
+
+def test_features_with_names_are_not_found_in_a_libsvm_file(tmp_path):
+    with pytest.raises(DataError, match="lacks 1 of the model's features: a"):
+        read(save(tmp_path, "1 1:2\n"), (), schema=Schema(("a",), ()))
 
 
 def test_explicit_zeros_are_not_stored_but_count_as_columns(tmp_path):
@@ -67,6 +91,7 @@ def test_explicit_zeros_are_not_stored_but_count_as_columns(tmp_path):
 
 
 FAULTS = {
+    "counts": ("3 5 2\n0 1:2\n1 2:3\n", "line 1: the first line, '3 5 2', counts rows, features and labels"),
     "repeated index": ("1 1:1\n1 2:1 2:1\n", "line 2: index 2 is listed twice"),
     "cut pair": ("1 1:1 2\n", "line 1: expected index:value; found '2'"),
     "no value": ("1 1:1\n1 2:", "line 2: the value of index 2 must be a number; found ''"),

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mlrh.data.containers import DataError
+from mlrh.data.containers import DataError, Schema
 from mlrh.data.readers import read
 
 CSV = 'a,"b, c",y1,colour,y2\n1.5,2,0,red,1\n,-1e3,1,"dark, ""blue""",0\nnan,4,1,,1\n'
@@ -44,7 +44,7 @@ def test_numbers_are_those_that_pandas_reads(tmp_path):
     np.testing.assert_allclose(data.X, pd.read_csv(path)[list("abc")].to_numpy(), rtol=1e-15)
 
 
-@pytest.mark.parametrize("delimiter", [";", "\t", ","])
+@pytest.mark.parametrize("delimiter", [";", "\t", ",", "|"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_delimiter_byte_order_mark_and_line_ends_are_found_by_content(tmp_path, delimiter, mark, end):
@@ -54,6 +54,100 @@ def test_delimiter_byte_order_mark_and_line_ends_are_found_by_content(tmp_path, 
     assert data.feature_names == ("a", "text; x,y;\tz")
     assert data.categories == {"text; x,y;\tz": ("p;q,r;\ts", "plain")}
     assert data.X[:, 0].tolist() == [1, 2] and data.Y.ravel().tolist() == [0, 1]
+
+
+def test_words_for_missing_values_among_numbers_are_those_of_pandas_and_some_more(tmp_path):
+    words = ["NA", "N/A", "n/a", "nan", "NaN", "null", "NULL", "None", "", "#N/A", "<NA>"]
+    path = save(tmp_path, "a,y\n" + "".join(f"{word},0\n" for word in [*words, "1.5"]))
+    data = read(path, ["y"])
+    np.testing.assert_array_equal(data.X[:, 0], pd.read_csv(path)["a"].to_numpy())
+    path = save(tmp_path, "a,b,y\n?,?,0\n-,?,0\n na ,?,1\n2,?,1\n")
+    np.testing.assert_array_equal(read(path, ["y"]).X, [[np.nan] * 2] * 3 + [[2, np.nan]])
+
+
+def test_words_for_missing_values_among_other_words_are_values(tmp_path):
+    data = read(save(tmp_path, "country,y\nNA,0\nDE,1\nZA,1\n,1\n"), ["y"])
+    assert data.categories == {"country": ("NA", "DE", "ZA")}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_the_line_in_which_excel_names_the_delimiter_is_no_header(tmp_path, end, quote):
+    text = end.join([f"{quote}sep=;{quote}", "a,b;y", "1;0", "x,y;2"])
+    data = read(save(tmp_path, text.replace("2", "1")), ["y"])
+    assert data.feature_names == ("a,b",) and data.categories == {"a,b": ("1", "x,y")}
+    with pytest.raises(DataError, match="line 4: column 'y' must be 0 or 1"):
+        read(save(tmp_path, text), ["y"])
+
+
+def test_a_first_line_of_whole_numbers_is_names_with_a_warning(tmp_path):
+    path = save(tmp_path, "5,1,0\n2,3,1\n")
+    with pytest.warns(UserWarning, match="toy.csv: the first line holds whole numbers only, taken as names"):
+        data = read(path, ["0"])
+    assert data.feature_names == ("5", "1")
+    assert read(path, schema=data.schema).X.tolist() == [[2, 3]]
+
+
+MODEL = Schema(("a", "colour"), ("y", "z"), {"colour": ("red", "7", "NA")})
+
+
+def test_new_rows_are_read_by_the_types_of_the_schema(tmp_path):
+    text = ",colour,note,note,a,y,z\n0,7,1,x,NA,1,0\n1,7.0,2,5,3,0,1\n2,NA,3,5,4,0,1\n3,?,3,5,-,0,1\n"
+    data = read(save(tmp_path, text), schema=MODEL)
+    np.testing.assert_array_equal(data.X, [[np.nan, 1], [3, 1], [4, 2], [np.nan, np.nan]])
+    assert data.schema == MODEL and data.Y.tolist() == [[1, 0], [0, 1], [0, 1], [0, 1]]
+    with pytest.raises(DataError, match="line 3: column 'a' must be a number; found 'b'"):
+        read(save(tmp_path, "a,colour\n1,7\nb,7\nc,7\n"), (), schema=MODEL)
+    with pytest.raises(DataError, match="line 2: column 'a' must have decimal points"):
+        read(save(tmp_path, "a;colour\n1,5;7\n"), (), schema=MODEL)
+    with pytest.raises(DataError, match="two columns are called 'a'"):
+        read(save(tmp_path, "a,a,colour\n1,5,7\n"), (), schema=MODEL)
+
+
+def test_a_feature_with_another_value_in_every_row_stays_where_the_schema_names_it(tmp_path):
+    values = tuple(f"v{row}" for row in range(30))
+    text = "s,y\n" + "".join(f"{value},1\n" for value in values)
+    data = read(save(tmp_path, text), schema=Schema(("s",), ("y",), {"s": values[::-1]}))
+    assert data.X[:, 0].tolist() == list(range(29, -1, -1))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_nominal_values_that_the_schema_does_not_know_are_missing_with_one_warning(tmp_path, suffix):
+    path = tmp_path / f"toy.{suffix}"
+    columns = {"a": [1, 2, 3], "colour": ["RED", "red", "blue"], "shape": ["x", "x", "round"]}
+    frame = pd.DataFrame(columns)
+    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+    schema = Schema(("shape", "colour"), (), {"colour": ("blue", "red"), "shape": ("round", "square")})
+    told = r"column 'colour' in 1 of 3 rows \(first: 'RED'\), column 'shape' in 2 of 3 rows \(first: 'x'\)\."
+    with pytest.warns(UserWarning, match=rf"toy.{suffix}: values that the model doesn't know .*: {told}$") as caught:
+        data = read(path, (), schema=schema)
+    assert len(caught) == 1
+    np.testing.assert_array_equal(data.X, [[np.nan, np.nan], [np.nan, 1], [0, 0]])
+
+
+def test_parquet_columns_that_the_schema_does_not_name_may_have_any_type(tmp_path):
+    time = pd.to_datetime(["2020-01-01", "2020-01-02"])
+    path = save_table(tmp_path, time=time, list=[[1], [2]], colour=[7.0, None], a=[1, 2], y=[1, 0], z=[True, False])
+    data = read(path, schema=MODEL)
+    np.testing.assert_array_equal(data.X, [[1, 1], [2, np.nan]])
+    assert data.Y.tolist() == [[1, 1], [0, 0]]
+
+
+@pytest.mark.parametrize("index", ["__index_level_0__", "patient"])
+def test_the_index_of_a_pandas_table_is_no_feature(tmp_path, index):
+    frame = pd.DataFrame({"a": [1.0, 2, 3, 4], "y": [0, 1, 1, 0]}).iloc[[2, 0, 3]]
+    path = tmp_path / "toy.parquet"
+    (frame if index[0] == "_" else frame.rename_axis(index)).to_parquet(path)
+    assert index in pq.read_table(path).column_names
+    with pytest.warns(UserWarning, match=f"column '{index}' is the index of a pandas table and was dropped"):
+        data = read(path, ["y"])
+    assert data.feature_names == ("a",) and data.X.tolist() == [[3], [1], [4]]
+
+
+def test_a_default_index_of_pandas_takes_no_column_and_gives_no_warning(tmp_path):
+    path = tmp_path / "toy.parquet"
+    pd.DataFrame({"a": [1.0, 2], "y": [0, 1]}).to_parquet(path)
+    assert read(path, ["y"]).feature_names == ("a",)
 
 
 def test_labels_of_a_csv_file_may_be_words(tmp_path):
@@ -92,7 +186,14 @@ FAULTS = {
     "header only": ("a,y\n", "has no rows"),
     "label 2": ("a,y\n1,0\n1,2\n", "line 3: column 'y' must be 0 or 1; found '2'"),
     "missing label": ("a,y\n1,0\n1,\n", "line 3: column 'y' is missing; a label must be 0 or 1"),
-    "no such label": ("a,z\n1,0\n", "has no column 'y', which labels names as a label"),
+    "no such label": ("a,z\n1,0\n", "has no column 'y', which the list of labels names as a label"),
+    "decimal commas": ("a;y\n1,5E-05;0\n2,5;1\n", "line 2: column 'a' must have decimal points, not commas"),
+    "thousands": ("a;y\n3,5;0\n1.234,5;1\n", "line 2: column 'a' must have decimal points, not commas; found '3,5'"),
+    "thousands only": ("a;y\n1.234.567;0\n2.345.678;1\n", "line 2: column 'a' must be plain numbers such as 1234.5"),
+    "percent": ("a,y\n10%,0\n20 %,1\n", "line 2: column 'a' must be plain numbers such as 1234.5; found '10%'"),
+    "money": ("a,y\nNA,0\n$5,1\n-$7.50,1\n", "line 3: column 'a' must be plain numbers .* found '\\$5'"),
+    "comma and NA": ("a;y\nNA;0\n1,5;1\n", "line 3: column 'a' must have decimal points, not commas; found '1,5'"),
+    "typo among NA": ("a,y\nNA,0\n?,1\n1,0\n2,0\n1.2x,1\n", "line 6: column 'a' must be a number; found '1.2x'"),
     "latin-1": (b"a,y\n1,0\n\xe9,0\n", "line 3: byte 0xe9 is not UTF-8; convert"),
     "NUL": (b"a,y\n1\x00,0\n", "line 2: a NUL byte is no text"),
     "blank": ("\n\n", "has no rows"),
@@ -112,7 +213,9 @@ def test_tables_without_named_labels_are_an_error_that_says_how(tmp_path, suffix
     path = tmp_path / f"toy.{suffix}"
     frame = pd.DataFrame({"a": [1.0], "y": [1]})
     frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
-    with pytest.raises(DataError, match=rf"toy.{suffix}: nothing says which columns are labels; .*labels=\[...\]"):
+    with pytest.raises(
+        DataError, match=rf"toy.{suffix}: nothing says which columns are labels; .*--labels, or labels= in"
+    ):
         read(path)
     assert read(path, ()).X.tolist() == [[1, 1]]
 
@@ -147,7 +250,7 @@ PARQUET_FAULTS = {
     "list": ({"a": [[1.0], [2.0]], "y": [1, 0]}, "column 'a' has the type list"),
     "time": ({"a": pd.to_datetime(["2020-01-01"]), "y": [1]}, "column 'a' has the type timestamp"),
     "no rows": ({"a": pa.array([], pa.float64()), "y": pa.array([], pa.int8())}, "has no rows"),
-    "no such label": ({"a": [1.0]}, "has no column 'y', which labels names"),
+    "no such label": ({"a": [1.0]}, "has no column 'y', which the list of labels names"),
 }
 
 

@@ -1,6 +1,7 @@
 """ARFF files, dense and sparse, with labels as MULAN or MEKA mark them. Knows nothing of compression or suffixes."""
 
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from mlrh.data.arff_header import Attribute, Header, parse_header, plain, split_
 from mlrh.data.arff_sparse import sparse_matrices
 from mlrh.data.columns import (
     BadCellError,
+    Ignored,
     Labels,
     Nominal,
     Numbers,
@@ -15,19 +17,23 @@ from mlrh.data.columns import (
     label_value,
     spelled_numbers,
 )
-from mlrh.data.containers import MultilabelData
+from mlrh.data.containers import MultilabelData, Schema
 from mlrh.data.labels import HOW, LabelChoice, label_columns, meka_labels, read_xml, xml_beside
 from mlrh.data.sources import Source, shown
 
 CELLS_PER_CHUNK = 2**18
+IDENTIFIER_ROWS = 2  # of a string attribute: nominal ones are declared as such
 
 
-def read_arff(source: Source, choice: LabelChoice | None) -> MultilabelData:
-    """The data set of an ARFF file; X is CSR where the first row is sparse, {index value, ...}, else an array."""
+def read_arff(source: Source, choice: LabelChoice | None, schema: Schema | None = None) -> MultilabelData:
+    """The data set of an ARFF file; X is CSR where the first row is sparse, {index value, ...}, else an array.
+
+    With a schema it has the schema's features only, of the types that the file declares.
+    """
     lines = source.lines()
     header = parse_header(lines, source)
     labels = _labels(header, choice, source)
-    encoders = _encoders(header.attributes, labels, source)
+    encoders = _encoders(header.attributes, labels, schema, source)
     rows = [(line, row) for line, text in enumerate(lines[header.n_lines :], header.n_lines + 1) if (row := _row(text))]
     if not rows:
         raise source.error("has no rows after @data; the file is incomplete.")
@@ -38,7 +44,8 @@ def read_arff(source: Source, choice: LabelChoice | None) -> MultilabelData:
     X, Y = matrices(rows, names, encoders, [column for column, _ in labels], source)
     described_features = [(names[column], encoders[column]) for column in features]
     label_names = [name for _, name in labels]
-    return described(X, Y, features=described_features, label_names=label_names, source=source, identifier_rows=2)
+    rows_of = IDENTIFIER_ROWS if schema is None else None
+    return described(X, Y, features=described_features, label_names=label_names, source=source, identifier_rows=rows_of)
 
 
 def _row(text):
@@ -62,16 +69,19 @@ def _labels(header: Header, choice: LabelChoice | None, source: Source) -> list[
     return label_columns(choice, [attribute.name for attribute in attributes], source, other=other)
 
 
-def _encoders(attributes: list[Attribute], labels, source: Source) -> list:
+def _encoders(attributes: list[Attribute], labels, schema: Schema | None, source: Source) -> list:
     """One encoder per attribute, shared by equal declarations so that their cells can be converted together."""
     of_labels = dict(labels)
-    shared: dict = {}
+    wanted = None if schema is None else set(schema.feature_names)
+    shared: dict = {"ignored": Ignored()}
     encoders = []
     for column, attribute in enumerate(attributes):
         is_label = column in of_labels
-        key = column if attribute.kind == "string" else (is_label, attribute.values)
+        key: Any = column if attribute.kind in ("string", "date") else (is_label, attribute.values)
+        if not is_label and wanted is not None and attribute.name not in wanted:
+            key = "ignored"
         if key not in shared:
-            shared[key] = _label_encoder(attribute, source) if is_label else _feature_encoder(attribute)
+            shared[key] = _label_encoder(attribute, source) if is_label else _feature_encoder(attribute, source)
         encoders.append(shared[key])
     return encoders
 
@@ -83,7 +93,10 @@ def _label_encoder(attribute, source):
     return Labels(plain, attribute.values)
 
 
-def _feature_encoder(attribute):
+def _feature_encoder(attribute, source):
+    if attribute.kind == "date":
+        what = f"attribute {shown(attribute.name)} is of type date, which is not supported"
+        raise source.error(f"{what}; remove it or make it numeric.", attribute.line)
     if attribute.kind == "numeric":
         return Numbers(plain)
     if attribute.kind == "string":

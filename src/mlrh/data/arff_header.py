@@ -15,12 +15,14 @@ ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
 SIMPLE = re.compile(r"[A-Za-z0-9_.+:;/$&()*-][A-Za-z0-9_.+:;/$&()*@#=<>~^|!-]*")
 NUMERIC = ("numeric", "real", "integer")
-UNSUPPORTED = ("date", "relational")
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """A declared column: `values` of a nominal one, else None; `other` is a second spelling of its name."""
+    """A declared column: `values` of a nominal one, else None; `other` is a second spelling of its name.
+
+    Its kind is "numeric", "nominal", "string" or "date".
+    """
 
     name: str
     other: str
@@ -118,9 +120,11 @@ def _attribute(text, line, source):
 
 def _kind(text, name, line, source):
     words = text.partition("%")[0].lower().split()
-    if words and words[0] in UNSUPPORTED:
-        what = f"attribute {shown(name)} is of type {words[0]}, which is not supported; remove it or make it numeric."
+    if words and words[0] == "relational":
+        what = f"attribute {shown(name)} is of type relational, which is not supported; remove it or make it numeric."
         raise source.error(what, line)
+    if words and words[0] == "date":
+        return "date"
     if len(words) != 1 or words[0] not in (*NUMERIC, "string"):
         what = f"attribute {shown(name)} must be numeric, string or {{a list of values}}; found {shown(text)}."
         raise source.error(what, line)

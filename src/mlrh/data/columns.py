@@ -16,6 +16,7 @@ from mlrh.data.sources import Source, shown
 Plain = Callable[[str], str | None]
 LABEL_WORDS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 MAX_INDICATORS = 2**31  # cells of Y; more would take a machine down before they help anyone
+DECLARED_IDENTIFIER_ROWS = 20  # who declares a value for every row means an identifier, but a small file may do so too
 
 
 class BadCellError(ValueError):
@@ -68,6 +69,16 @@ class Numbers:
             return np.nan if text is None else number(text)
         except ValueError:
             raise BadCellError(position, f"must be a number; found {shown(cell.strip())}.") from None
+
+
+class Ignored:
+    """A column that no one asked for: whatever its cells hold is 0."""
+
+    omitted = 0.0
+
+    def encode(self, cells: Sequence[str]) -> np.ndarray:
+        """Zeros, as many as there are cells."""
+        return np.zeros(len(cells))
 
 
 class _Lookup:
@@ -153,8 +164,8 @@ def label_value(text: str) -> int | None:
 def check_size_of_indicators(n_rows: int, n_labels: int, source: Source) -> None:
     """Raise a DataError where Y would be too large to hold."""
     if n_rows * n_labels > MAX_INDICATORS:
-        what = f"{n_rows} rows with {n_labels} different labels are too many; choose labels by name with labels=[...]."
-        raise source.error(what)
+        what = f"{n_rows} rows with {n_labels} different labels are too many"
+        raise source.error(f"{what}; choose fewer labels (--labels, or labels= in Python).")
 
 
 def csr(values, rows, columns, shape) -> sparse.csr_array:
@@ -170,19 +181,22 @@ def csr(values, rows, columns, shape) -> sparse.csr_array:
 
 
 def described(X, Y, *, features, label_names, source, identifier_rows) -> MultilabelData:
-    """The data set of the matrices, without columns that only identify the row.
+    """The data set of the matrices, without columns that are ignored or only identify the row.
 
     Parameters
     ----------
     features : list of (name, encoder)
         One for each column of X.
-    identifier_rows : int
-        A column of found values is an identifier where all of at least so many rows have different ones.
+    identifier_rows : int or None
+        A nominal column is an identifier where all of at least so many rows have different values (declared ones: at
+        least DECLARED_IDENTIFIER_ROWS). None: where a schema names the features, there are no identifiers among them.
     """
     kept = []
     for column, (name, encoder) in enumerate(features):
+        if isinstance(encoder, Ignored):
+            continue
         # Rows without labels are to be predicted: there a name may differ in every row and be a feature all the same.
-        if label_names and _identifies(encoder, X.shape[0], identifier_rows):
+        if label_names and identifier_rows and _identifies(encoder, X, column, identifier_rows):
             what = f"{source.where}: column {name!r} has another value in every row and was dropped as an identifier."
             warnings.warn(what, UserWarning, stacklevel=2)
         else:
@@ -196,10 +210,15 @@ def described(X, Y, *, features, label_names, source, identifier_rows) -> Multil
     return MultilabelData(X, Y, names, tuple(label_names), source.stem, categories)
 
 
-def _identifies(encoder, n_rows, identifier_rows):
-    return (
-        isinstance(encoder, Nominal) and encoder.found and n_rows >= identifier_rows and len(encoder.values) == n_rows
-    )
+def _identifies(encoder, X, column, identifier_rows):
+    """Whether the column is nominal and has another value in every row, of enough rows."""
+    n_rows = X.shape[0]
+    if not isinstance(encoder, Nominal) or len(encoder.values) < n_rows or n_rows < identifier_rows:
+        return False
+    if encoder.found:
+        return True
+    codes = X[:, [column]].toarray() if sparse.issparse(X) else X[:, column]
+    return n_rows >= DECLARED_IDENTIFIER_ROWS and len(np.unique(codes[~np.isnan(codes)])) == n_rows
 
 
 def _floats(cells):

@@ -67,6 +67,16 @@ class MultilabelData:
         """The same set with the rows of the index only, in its order."""
         return replace(self, X=self.X[index], Y=self.Y[index])
 
+    def without(self, names) -> "MultilabelData":
+        """The same set without some features; a name that isn't one is a DataError."""
+        unknown = [name for name in names if name not in self.feature_names]
+        if unknown:
+            raise DataError(f"{self.name} has no feature {unknown[0]!r} to leave out; correct the name.")
+        kept = [column for column, name in enumerate(self.feature_names) if name not in set(names)]
+        feature_names = tuple(self.feature_names[column] for column in kept)
+        categories = {name: values for name, values in self.categories.items() if name in feature_names}
+        return replace(self, X=self.X[:, kept], feature_names=feature_names, categories=categories)
+
     def conform(self, schema: Schema) -> "MultilabelData":
         """The same rows with the schema's features in its order and coding; other features are dropped.
 

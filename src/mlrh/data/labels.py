@@ -16,10 +16,17 @@ NAMESPACE = "http://mulan.sourceforge.net/labels"
 # Train and test parts share the XML file of the whole set.
 PART = re.compile(r"[-_. ](?:train|test|sparse|dense)$", re.IGNORECASE)
 MEKA = re.compile(r"(?<![^\s:])-C\s+(-?\d{1,9})(?![\w.])")
-# Weka appends the filters that a file went through; these two move columns, so that an earlier -C no longer fits.
-MOVES_COLUMNS = re.compile(r"attribute\.(?:Remove|Reorder)\b")
+# Weka appends the filters that a file went through; most of those for attributes can add, drop or move columns, so that
+# an earlier -C no longer fits. These can't.
+KEEPS_COLUMNS = (
+    "Center|ClassAssigner|MathExpression|MergeManyValues|MergeTwoValues|Normalize|NumericCleaner|NumericToBinary|"
+    "NumericToNominal|NumericTransform|RenameAttribute|RenameNominalValues|ReplaceMissingValues|"
+    "ReplaceMissingWithUserConstant|ReplaceWithMissingValue|Standardize|StringToNominal|SwapValues"
+)
+MOVES_COLUMNS = re.compile(rf"\battribute\.(?!(?:{KEEPS_COLUMNS})\b)[A-Z]")
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-HOW = "name the labels with labels=[...] or the path of a MULAN XML file"
+HOW = "name the label columns or a MULAN XML file (--labels, or labels= in Python)"
+LIST = "the list of labels"
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,8 @@ def label_choice(labels: Any) -> LabelChoice | None:
     wrong = [name for name in names if not isinstance(name, str)]
     if wrong:
         raise TypeError(f"labels must be names, the path of an XML file or None; found {wrong[0]!r} among them.")
-    _refuse_repeats(names, "labels")
-    return LabelChoice(names, True, "labels")
+    _refuse_repeats(names, LIST)
+    return LabelChoice(names, True, LIST)
 
 
 def label_columns(choice: LabelChoice, names: Sequence[str], source: Source, *, other: Mapping[str, int] | None = None):

@@ -9,33 +9,39 @@ import numpy as np
 from scipy import sparse
 
 from mlrh.data.columns import BadCellError, Numbers, check_size_of_indicators, csr
-from mlrh.data.containers import DataError, MultilabelData
+from mlrh.data.containers import DataError, MultilabelData, Schema
 from mlrh.data.labels import LabelChoice
 from mlrh.data.sources import Source, shown
 from mlrh.data.texts import check_finite, number_texts
 
 LABEL = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 INDEX = re.compile(r"[0-9]{1,18}")
+PLAIN_INDEX = re.compile(r"0|[1-9][0-9]{0,17}")
 MAX_FEATURES = 2_000_000  # unless n_features asks for more: every feature has a name, and a typo must not fill memory
 PAIRS_PER_CHUNK = 2**18
 
 
-def read_libsvm(source: Source, choice: LabelChoice | None, n_features: int | None = None) -> MultilabelData:
+def read_libsvm(
+    source: Source, choice: LabelChoice | None, n_features: int | None = None, schema: Schema | None = None
+) -> MultilabelData:
     """The data set of a LIBSVM multilabel file, X as CSR; feature names are the indices, label names the label ids.
 
     Indices count from 1 unless index 0 occurs, which makes the whole file count from 0. What follows # is a comment;
-    lines without anything else are skipped. Labels are integers; those chosen that no row has give columns of zeros,
-    those not chosen are left out.
+    lines without anything else are skipped. Labels are integers; those not chosen are left out. With a schema whose
+    features are numbers the columns are these, and its labels come first and may be absent.
     """
     labels, rows, indices, values, lines = _parsed(source)
     if not labels:
         raise source.error("has no rows; the file is incomplete.")
+    ids, names = _label_ids(labels, choice, schema, source)
+    Y = _indicators(labels, ids, source)
+    if schema is not None and schema.feature_names and all(map(PLAIN_INDEX.fullmatch, schema.feature_names)):
+        X = _columns_of(schema, rows, indices, values, len(labels))
+        return MultilabelData(X, Y, schema.feature_names, names, source.stem)
     first = 0 if len(indices) and indices.min() == 0 else 1
     n_columns = _n_columns(indices, first, n_features, (rows, lines), source)
     X = csr(values, rows, indices - first, (len(labels), n_columns))
-    ids, names = _label_ids(labels, choice, source)
-    features = tuple(map(str, range(first, first + n_columns)))
-    return MultilabelData(X, _indicators(labels, ids, source), features, names, source.stem)
+    return MultilabelData(X, Y, tuple(map(str, range(first, first + n_columns))), names, source.stem)
 
 
 def libsvm_text(data: MultilabelData, where: Any) -> Iterator[str]:
@@ -123,16 +129,38 @@ def _n_columns(indices, first, n_features, context, source):
     if needed > allowed:
         rows, lines = context
         line = lines[rows[np.argmax(indices)]]
-        rule = f"the limit is {allowed} columns; pass a larger n_features if the index is right."
+        rule = f"the limit is {allowed} columns; correct it, or pass a larger n_features in Python."
         raise source.error(f"index {indices.max()} is too large, {rule}", line)
     return needed if n_features is None else n_features
 
 
-def _label_ids(labels, choice, source):
-    """Label ids and names: those found, in ascending order, or those chosen."""
+def _columns_of(schema, rows, indices, values, n_rows):
+    """CSR of the schema's columns: what a row leaves out is 0, and an index that the schema lacks is left out."""
+    wanted = np.array(list(map(int, schema.feature_names)), np.int64)
+    order = np.argsort(wanted)
+    columns = order[np.minimum(np.searchsorted(wanted, indices, sorter=order), len(wanted) - 1)]
+    known = wanted[columns] == indices
+    return csr(values[known], rows[known], columns[known], (n_rows, len(wanted)))
+
+
+def _label_ids(labels, choice, schema, source):
+    """Label ids and names: those found, in ascending order and after the schema's, or those chosen."""
+    found = set().union(*labels)
+    if choice is None and schema is None:
+        return sorted(found), tuple(map(str, sorted(found)))
     if choice is None:
-        ids = sorted(set().union(*labels))
-        return ids, tuple(map(str, ids))
+        ids, names = _chosen_ids(LabelChoice(schema.label_names, True, "the model"), source)
+        more = sorted(found - set(ids))
+        return ids + more, (*names, *map(str, more))
+    ids, names = _chosen_ids(choice, source)
+    absent = [name for label, name in zip(ids, names, strict=True) if label not in found]
+    if absent and schema is None:
+        raise source.error(f"no row has the label {shown(absent[0])}, which {choice.origin} names; correct it.")
+    return ids, names
+
+
+def _chosen_ids(choice, source):
+    """Ids and names of chosen labels."""
     wrong = next((name for name in choice.names if LABEL.fullmatch(name) is None), None)
     if wrong is not None:
         raise source.error(f"no label can be {shown(wrong)}, which {choice.origin} names; LIBSVM has whole numbers.")

@@ -1,39 +1,45 @@
 """Parquet files, by pyarrow, which is imported only when one is read or written."""
 
 import importlib
+import json
+import warnings
 from pathlib import Path
 
 import numpy as np
 from scipy import sparse
 
 from mlrh.data.columns import BadCellError, Nominal, described
-from mlrh.data.containers import DataError, MultilabelData
+from mlrh.data.containers import DataError, MultilabelData, Schema
 from mlrh.data.labels import LabelChoice, label_columns
-from mlrh.data.sources import Source, replacing, shown
+from mlrh.data.sources import Source, replacing, shown, told_if_not_written
 from mlrh.data.tables import IDENTIFIER_ROWS, label_cells, refuse_unnamed, required
 from mlrh.data.texts import check_names
 
 
-def read_parquet(source: Source, choice: LabelChoice | None) -> MultilabelData:
-    """The data set of a Parquet file; strings and dictionaries are nominal, booleans 0 and 1."""
+def read_parquet(source: Source, choice: LabelChoice | None, schema: Schema | None = None) -> MultilabelData:
+    """The data set of a Parquet file; strings and dictionaries are nominal, booleans 0 and 1.
+
+    With a schema it has the schema's features only; any type is allowed elsewhere.
+    """
     choice = required(choice, source)
-    table = _table(source)
+    wanted = None if schema is None else {*schema.feature_names, *choice.names}
+    table = _table(source, wanted)
     if not table.num_rows:
         raise source.error("has no rows.")
     names = table.column_names
-    refuse_unnamed(names, source)
     labels = label_columns(choice, names, source)
     Y = np.empty((table.num_rows, len(labels)), np.int8)
     for place, (column, name) in enumerate(labels):
         Y[:, place] = _arrow_labels(table.column(column), name, source)
     taken = {column for column, _ in labels}
-    features = [column for column in range(len(names)) if column not in taken]
+    unwanted = _index_columns(table, choice, source) if wanted is None else set(names) - wanted
+    features = [column for column in range(len(names)) if column not in taken and names[column] not in unwanted]
     X, encoders = np.empty((table.num_rows, len(features))), []
     for place, column in enumerate(features):
         X[:, place], encoder = _arrow_feature(table.column(column), names[column], source)
         encoders.append((names[column], encoder))
-    label_names = [name for _, name in labels]
-    return described(X, Y, features=encoders, label_names=label_names, source=source, identifier_rows=IDENTIFIER_ROWS)
+    label_names, identifier_rows = [name for _, name in labels], IDENTIFIER_ROWS if schema is None else None
+    return described(X, Y, features=encoders, label_names=label_names, source=source, identifier_rows=identifier_rows)
 
 
 def write_parquet(data: MultilabelData, path: Path) -> None:
@@ -50,15 +56,15 @@ def write_parquet(data: MultilabelData, path: Path) -> None:
         table = pyarrow.table(columns, names=[*data.feature_names, *data.label_names])
     except UnicodeEncodeError as error:
         raise DataError(f"{path}: {shown(error.object)} can't be written as UTF-8; rename it.") from error
-    with replacing([path]) as (file,):
+    with replacing([path]) as (file,), told_if_not_written(path):
         parquet.write_table(table, file, write_page_checksum=True)
 
 
-def _table(source):
+def _table(source, wanted):
     pyarrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
     try:
         file = parquet.ParquetFile(pyarrow.BufferReader(source.content), page_checksum_verification=True)
-        refuse_unnamed(file.schema_arrow.names, source)
+        refuse_unnamed(file.schema_arrow.names, wanted, source)
         table = file.read()
         table.validate(full=True)
     except DataError:
@@ -67,6 +73,19 @@ def _table(source):
         reason = str(error).partition("\n")[0][:200].rstrip(". ")
         raise source.error(f"is not a readable Parquet file ({reason}); copy or export it again.") from error
     return table
+
+
+def _index_columns(table, choice, source):
+    """Names of the columns that hold the index of a pandas table, with a warning: they say where a row was."""
+    try:
+        listed = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
+    except (ValueError, TypeError, LookupError):
+        return set()
+    names = [name for name in table.column_names if name in listed and name not in choice.names]
+    if names:
+        what = f"column {', '.join(map(shown, names))} is the index of a pandas table and was dropped"
+        warnings.warn(f"{source.where}: {what}; reset_index() makes it a feature.", UserWarning, stacklevel=2)
+    return set(names)
 
 
 def _arrow_feature(column, name, source):

@@ -1,6 +1,7 @@
 """Data files of every known format, in and out. Knows formats by name only; each has a module of its own."""
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral
@@ -8,13 +9,16 @@ from os import PathLike
 from pathlib import Path
 from typing import IO
 
+import numpy as np
+from scipy import sparse
+
 from mlrh.data.arff import read_arff
 from mlrh.data.arff_writer import arff_texts
-from mlrh.data.containers import DataError, MultilabelData
-from mlrh.data.labels import label_choice
+from mlrh.data.containers import DataError, MultilabelData, Schema
+from mlrh.data.labels import LabelChoice, label_choice
 from mlrh.data.libsvm import libsvm_text, read_libsvm
 from mlrh.data.parquet import read_parquet, write_parquet
-from mlrh.data.sources import Source, load, parts_of, write_texts
+from mlrh.data.sources import Source, load, parts_of, shown, write_texts
 from mlrh.data.tables import csv_text, read_csv
 
 FORMATS = ("arff", "libsvm", "csv", "parquet")
@@ -38,6 +42,7 @@ WRITE_SUFFIXES = {
 }
 PARQUET_MAGIC = b"PAR1"
 ARFF_START = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s++|%[^\r\n]*+)*+@(?:relation|attribute|data)\b", re.IGNORECASE)
+COUNTS_START = re.compile(rb"(?:\xef\xbb\xbf)?([0-9]++[ \t][0-9]++[ \t][0-9]++)[ \t\r]*+\n[0-9,]*+[ \t]*+[0-9]++:")
 LIBSVM_START = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s++|#[^\r\n]*+)*+(?:[-+0-9.,]++[ \t]++)?+[0-9]++:[-+.0-9nNiI]")
 
 
@@ -48,6 +53,7 @@ def read(
     format: str | None = None,
     n_features: int | None = None,
     name: str | None = None,
+    schema: Schema | None = None,
 ) -> MultilabelData:
     """The multilabel data set of a file: ARFF (MULAN or MEKA, dense or sparse), LIBSVM, CSV or Parquet.
 
@@ -68,6 +74,11 @@ def read(
         The number of columns of a LIBSVM file; other formats must have as many features if it is given.
     name : str or None, default=None
         What to call the set; None is the file's stem.
+    schema : Schema or None, default=None
+        That of a model for which the rows are: X then has its features, in its order and coding, and no column is
+        dropped as an identifier. What else the file holds is ignored, whatever its type. A numeric feature must be
+        numbers; nominal values that the schema doesn't know are NaN and told in one warning. With labels=None the
+        labels are the schema's; in a LIBSVM file, where they may be absent, other ids that occur come after them.
 
     Returns
     -------
@@ -75,8 +86,9 @@ def read(
         X is a CSR array for sparse ARFF and LIBSVM, else an array. A nominal feature holds the index of its value in
         `categories`; of one or two values that spell numbers, in ARFF, it holds the numbers. A missing value (``?``,
         empty, nan) is NaN.
-        A text column whose values all differ (in CSV and Parquet: in more than 20 rows) is dropped with a warning,
-        unless there are no labels.
+        In CSV columns of numbers the usual words for missing (NA, N/A, null, None, ``-``) are NaN too.
+        A text column whose values all differ (in CSV and Parquet: in more than 20 rows; declared values in ARFF: in 20
+        rows or more) is dropped with a warning, unless there are no labels. So is the index of a pandas table.
 
     Raises
     ------
@@ -104,13 +116,18 @@ def read(
         raise ValueError(f"n_features must be a positive integer or None; got {n_features!r}.")
     choice = label_choice(labels)
     loaded = load(source)
+    if format in (None, "libsvm"):
+        _refuse_counts(loaded)
     format = format or _format_of(loaded)
     if format == "libsvm":
-        data = read_libsvm(loaded, choice, n_features)
+        data = read_libsvm(loaded, choice, n_features, schema)
     else:
-        data = {"arff": read_arff, "csv": read_csv, "parquet": read_parquet}[format](loaded, choice)
+        if choice is None and schema is not None:
+            choice = LabelChoice(schema.label_names, True, "the model")
+        data = {"arff": read_arff, "csv": read_csv, "parquet": read_parquet}[format](loaded, choice, schema)
         _check_n_features(data, n_features, loaded)
-    return data if name is None else replace(data, name=name)
+    data = data if name is None else replace(data, name=name)
+    return data if schema is None else _conformed(data, schema, loaded)
 
 
 def write(data: MultilabelData, path: str | PathLike, *, format: str | None = None, layout: str = "mulan") -> None:
@@ -136,7 +153,7 @@ def write(data: MultilabelData, path: str | PathLike, *, format: str | None = No
       columns.
     * CSV: a nominal feature whose values all spell numbers comes back numeric; a sparse X comes back dense, nominal
       values in order of appearance, without those that no row has; a text column with as many values as rows, more
-      than 20, is dropped as an identifier.
+      than 20, is dropped as an identifier; one of nothing but words for missing values is missing.
     * Parquet: a sparse X comes back dense.
     * LIBSVM: names of features; names of labels unless they are ascending whole numbers; labels that no row has. A
       dense X comes back sparse. Refuses nominal features and missing values.
@@ -160,6 +177,36 @@ def _format_of(source: Source) -> str:
     if source.suffix in READ_SUFFIXES:
         return READ_SUFFIXES[source.suffix]
     return "libsvm" if LIBSVM_START.match(source.content) else "csv"
+
+
+def _refuse_counts(source):
+    counts = COUNTS_START.match(source.content)
+    if counts:
+        what = f"the first line, {counts[1].decode()!r}, counts rows, features and labels, as in files for extreme "
+        raise source.error(f"{what}classification; remove it, and the rest is LIBSVM.", 1)
+
+
+def _conformed(data, schema, source):
+    """The data in the schema's order and coding, with a warning of nominal values that the schema doesn't know."""
+    conformed = data.conform(schema)
+    told = []
+    for name in schema.categories:
+        before, after = _column(data, name), _column(conformed, name)
+        lost = np.flatnonzero(np.isnan(after) & ~np.isnan(before))
+        if len(lost):
+            first, own = before[lost[0]], data.categories.get(name)
+            value = f"{first:g}" if own is None else own[int(first)]
+            told.append(f"column {shown(name)} in {len(lost)} of {len(after)} rows (first: {shown(value)})")
+    if told:
+        more = f" and {len(told) - 5} more" if len(told) > 5 else ""
+        what = f"values that the model doesn't know count as missing: {', '.join(told[:5])}{more}."
+        warnings.warn(f"{source.where}: {what}", UserWarning, stacklevel=3)
+    return conformed
+
+
+def _column(data, name):
+    column = data.X[:, [data.feature_names.index(name)]]
+    return (column.toarray() if sparse.issparse(column) else column).ravel()
 
 
 def _check_n_features(data, n_features, source):

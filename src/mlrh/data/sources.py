@@ -5,7 +5,9 @@ Knows nothing of formats.
 
 import contextlib
 import gzip
+import io
 import os
+import re
 import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +18,15 @@ from typing import IO, Any
 from mlrh.data.containers import DataError
 
 GZIP_MAGIC = b"\x1f\x8b"
+UNPACK = "decompress it first, or use gzip"
+PACKED = {  # how files begin that can't be read, and what to say of them
+    rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)": f"is compressed with bzip2; {UNPACK}",
+    rb"\xfd7zXZ\x00": f"is compressed with xz; {UNPACK}",
+    rb"\x28\xb5\x2f\xfd": f"is compressed with zstd; {UNPACK}",
+    rb"7z\xbc\xaf\x27\x1c": f"is a 7z archive; {UNPACK}",
+    rb"PK(?:\x03\x04|\x05\x06)": "is a ZIP archive; unpack it first (an Excel file is one too: export it as CSV)",
+    rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "is an old Excel file or the like; export it as CSV",
+}
 SHOWN = 40  # characters of a cell or line that a message quotes
 
 
@@ -73,6 +84,7 @@ def load(source: Any) -> Source:
         path = Path(source)
         where, content = str(path), _content_at(path)
     content = _decompressed(content, where)
+    _refuse_packed(content, where)
     if not content:
         raise DataError(f"{where}: the file is empty.")
     stem, suffix, _ = parts_of(path.name if path else where.strip("<>"))
@@ -96,7 +108,9 @@ def write_texts(texts: Mapping[Path, Iterable[str]]) -> None:
     with replacing(list(texts)) as files:
         for (path, pieces), file in zip(texts.items(), files, strict=True):
             try:
-                _write_pieces(file, pieces, zipped=parts_of(path.name)[2])
+                with told_if_not_written(path):
+                    _write_pieces(file, pieces, zipped=parts_of(path.name)[2])
+                    file.flush()
             except UnicodeEncodeError as error:
                 raise DataError(f"{path}: {shown(error.object)} can't be written as UTF-8; rename it.") from error
 
@@ -110,16 +124,30 @@ def replacing(paths: list[Path]) -> Iterator[list[IO[bytes]]]:
         files: list[IO[bytes]] = []
         for path, temporary in zip(paths, waiting, strict=True):
             try:
-                files.append(cleanup.enter_context(open(temporary, "xb")))
+                files.append(io.BufferedWriter(io.FileIO(temporary, "x")))
+                cleanup.callback(_close, files[-1])
             except (OSError, ValueError) as error:
                 raise DataError(f"{path}: can't be written ({_reason(error)}); choose another place.") from error
         yield files
         for path, temporary, file in zip(paths, waiting, files, strict=True):
-            file.close()
-            try:
+            with told_if_not_written(path):
+                file.close()
                 os.replace(temporary, path)
-            except OSError as error:
-                raise DataError(f"{path}: can't be written ({_reason(error)}); choose another name.") from error
+
+
+@contextlib.contextmanager
+def told_if_not_written(path: Path) -> Iterator[None]:
+    """A full disk and the like within the block are a DataError that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: can't be written ({_reason(error)}); choose another place.") from error
+
+
+def _close(file):
+    # After a write that failed, closing tries it again.
+    with contextlib.suppress(OSError):
+        file.close()
 
 
 def _remove(paths):
@@ -163,6 +191,12 @@ def _decompressed(content, where):
         raise DataError(f"{where}: the gzip file ends too early; copy or download it again.") from error
     except (OSError, zlib.error) as error:
         raise DataError(f"{where}: the gzip file is damaged ({error}); copy or download it again.") from error
+
+
+def _refuse_packed(content, where):
+    for start, what in PACKED.items():
+        if re.match(start, content):
+            raise DataError(f"{where}: the file {what}.")
 
 
 def _reason(error):

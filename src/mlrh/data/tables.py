@@ -3,31 +3,40 @@
 import csv
 import io
 import re
+import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from mlrh.data.columns import BadCellError, Labels, Nominal, Numbers, described, number
-from mlrh.data.containers import DataError, MultilabelData
+from mlrh.data.columns import BadCellError, Ignored, Labels, Nominal, Numbers, described, number
+from mlrh.data.containers import DataError, MultilabelData, Schema
 from mlrh.data.labels import HOW, LabelChoice, label_columns
 from mlrh.data.sources import Source, shown
 from mlrh.data.texts import check_names, value_texts
 
-DELIMITERS = ",;\t"
+DELIMITERS = ",;\t|"
+SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?[ \t]*(?=[\r\n])', re.IGNORECASE)  # Excel's own first line
 SAMPLED = 20  # records that decide about the delimiter
 IDENTIFIER_ROWS = 21  # fewer rows may have different values by chance
-DECIMAL_COMMA = re.compile(r"\s*[+-]?[0-9]+,[0-9]+\s*")
-NEEDS_QUOTES = re.compile(r'[,;\t"\r\n]|^\s|\s$|^$')
+MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", "-"})  # in lower case
+# A number as people write it, and as no one can read it for certain: 1,5E-05; 1.234,5; 1 234; 10%; $5.
+DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?")
+GROUPED = r"[0-9]{1,3}(?:[., '\u00a0\u202f][0-9]{3})+(?:[.,][0-9]+)?|[0-9]+(?:[.,][0-9]*)?|[.,][0-9]+"
+DRESSED = re.compile(rf"[$€£¥]?\s?[+-]?\s?[$€£¥]?\s?(?:{GROUPED})(?:[eE][+-]?[0-9]+)?\s?[%$€£¥]?")
+NEEDS_QUOTES = re.compile(r'[,;\t|"\r\n]|^\s|\s$|^$')
 
 
-def read_csv(source: Source, choice: LabelChoice | None) -> MultilabelData:
-    """The data set of a CSV file with a header; the delimiter is a comma, a semicolon or a tab, whichever fits."""
+def read_csv(source: Source, choice: LabelChoice | None, schema: Schema | None = None) -> MultilabelData:
+    """The data set of a CSV file with a header; the delimiter is a comma, semicolon, tab or |, whichever fits.
+
+    With a schema it has the schema's features only, as numbers or nominal as the schema says.
+    """
     choice = required(choice, source)
-    names, rows, lines = _records(source)
+    names, rows, lines = _records(source, None if schema is None else {*schema.feature_names, *choice.names})
     labels = label_columns(choice, names, source)
     columns = list(zip(*rows, strict=True))
     Y = np.empty((len(rows), len(labels)), np.int8)
@@ -38,10 +47,10 @@ def read_csv(source: Source, choice: LabelChoice | None) -> MultilabelData:
     X, encoders = np.empty((len(rows), len(features))), []
     for place, column in enumerate(features):
         where = f"column {shown(names[column])}"
-        X[:, place], encoder = _encoded(columns[column], _feature_cells, where, lines, source)
+        X[:, place], encoder = _encoded(columns[column], _encode_as(names[column], schema), where, lines, source)
         encoders.append((names[column], encoder))
-    label_names = [name for _, name in labels]
-    return described(X, Y, features=encoders, label_names=label_names, source=source, identifier_rows=IDENTIFIER_ROWS)
+    label_names, identifier_rows = [name for _, name in labels], IDENTIFIER_ROWS if schema is None else None
+    return described(X, Y, features=encoders, label_names=label_names, source=source, identifier_rows=identifier_rows)
 
 
 def csv_text(data: MultilabelData, where: Any) -> Iterator[str]:
@@ -70,10 +79,16 @@ def required(choice, source):
     return choice
 
 
-def _records(source):
-    """Names of the columns, rows of cells, and the line on which each row begins."""
+def _records(source, wanted):
+    """Names of the columns, rows of cells, and the line on which each row begins.
+
+    `wanted` are the names of the columns that will be looked at, or None for all.
+    """
     text = source.text()
-    reader = _reader(text, _delimiter(text))
+    said = SEPARATOR_LINE.match(text)
+    # What remains of the line that says the delimiter is blank, so that lines are counted as in the file.
+    text = text[said.end() :] if said else text
+    reader = _reader(text, said[1] if said else _delimiter(text))
     names, rows, lines = None, [], []
     while True:
         line = reader.line_num + 1
@@ -84,7 +99,7 @@ def _records(source):
         if record is None:
             break
         if names is None and record:
-            names = _header(record, source, line)
+            names = _header(record, wanted, source, line)
         elif names is not None and record:
             rows.append(_of_length(record, len(names), source, line))
             lines.append(line)
@@ -113,15 +128,21 @@ def _delimiter(text):
     return max(DELIMITERS, key=fit)
 
 
-def _header(names, source, line):
-    refuse_unnamed(names, source, line)
-    if _all_numbers(names) and not all(name.strip().isdigit() for name in names):
+def _header(names, wanted, source, line):
+    refuse_unnamed(names, wanted, source, line)
+    if not _all_numbers(names) or (wanted and not wanted.isdisjoint(names)):
+        return names
+    if not all(name.strip().isdigit() for name in names):
         raise source.error("the first line must hold the names of the columns; found numbers only.", line)
+    what = "the first line holds whole numbers only, taken as names of columns; if it is a row, put names above it."
+    warnings.warn(f"{source.where}: {what}", UserWarning, stacklevel=2)
     return names
 
 
-def refuse_unnamed(names, source, line=None):
-    """Raise a DataError where a column has no name or two have the same."""
+def refuse_unnamed(names, wanted, source, line=None):
+    """Raise a DataError where a column has no name or two have the same; of `wanted` columns only, unless None."""
+    if wanted is not None:
+        names = [name for name in names if name in wanted]
     if not all(name.strip() for name in names):
         place = next(place for place, name in enumerate(names, 1) if not name.strip())
         raise source.error(f"column {place} has no name; name it or leave it out (pandas: index=False).", line)
@@ -167,26 +188,80 @@ def label_cells(cells):
     return encoder.encode(cells), encoder
 
 
-def _feature_cells(cells):
-    """Values and encoder of a column: numbers if all cells are, nominal if most aren't, else the fault is a typo."""
-    numbers = Numbers(_present)
+def _encode_as(name, schema):
+    """The function that gives a feature's values and encoder: by its cells, or by what the schema says of it."""
+    if schema is None:
+        return _feature_cells
+    if name not in schema.feature_names:
+        return lambda cells: (0.0, Ignored())
+    return known_cells(schema.categories[name]) if name in schema.categories else _number_cells
+
+
+def known_cells(categories: Sequence[str]) -> Callable:
+    """The function that gives codes and encoder of cells whose values are, or should be, the categories.
+
+    A number may be spelled otherwise than in the categories. A word for a missing value is one unless it is a category.
+    """
+    spelled = {number(value): value for value in categories if _is_number(value)}
+    known = set(categories)
+
+    def plain(cell):
+        if cell in known:
+            return cell
+        if _is_missing(cell):
+            return None
+        return spelled.get(number(cell), cell) if _is_number(cell) else cell
+
+    def encode(cells):
+        nominal = Nominal(plain)
+        return nominal.encode(cells), nominal
+
+    return encode
+
+
+def _number_cells(cells):
+    """Values and encoder of a column that must hold numbers."""
+    numbers = Numbers(_if_not_missing)
     try:
         return numbers.encode(cells), numbers
     except BadCellError:
-        present = [cell for cell in cells if cell.strip()]
+        _refuse_dressed_numbers(cells)
+        raise
+
+
+def _feature_cells(cells):
+    """Values and encoder of a column: numbers if all cells are, nominal if most aren't, else the fault is a typo."""
+    numbers = Numbers(_if_not_missing)
+    try:
+        return numbers.encode(cells), numbers
+    except BadCellError:
+        present = [cell for cell in cells if not _is_missing(cell)]
         if 2 * sum(map(_is_number, present)) > len(present):
             raise
-    _refuse_decimal_commas(cells)
+    _refuse_dressed_numbers(cells)
     nominal = Nominal(_present)
     return nominal.encode(cells), nominal
 
 
-def _refuse_decimal_commas(cells):
-    position = next((position for position, cell in enumerate(cells) if DECIMAL_COMMA.fullmatch(cell)), None)
-    if position is not None and all(
-        DECIMAL_COMMA.fullmatch(cell) or _is_number(cell) for cell in cells if cell.strip()
-    ):
-        raise BadCellError(position, f"must have decimal points, not commas; found {shown(cells[position].strip())}.")
+def _if_not_missing(cell):
+    return None if _is_missing(cell) else cell
+
+
+def _is_missing(cell):
+    return cell.strip().lower() in MISSING
+
+
+def _refuse_dressed_numbers(cells):
+    """Raise a BadCellError where most cells are numbers, but for commas, signs of percent or money and the like."""
+    texts = {position: cell.strip() for position, cell in enumerate(cells) if not _is_missing(cell)}
+    others = {position: text for position, text in texts.items() if not _is_number(text)}
+    dressed = [position for position, text in others.items() if DRESSED.fullmatch(text)]
+    if not dressed or 2 * (len(others) - len(dressed)) >= len(texts):
+        return
+    found = texts[dressed[0]]
+    has_comma = DECIMAL_COMMA.fullmatch(found)
+    rule = "must have decimal points, not commas" if has_comma else "must be plain numbers such as 1234.5"
+    raise BadCellError(dressed[0], f"{rule}; found {shown(found)}.")
 
 
 def _csv_cell(text):
