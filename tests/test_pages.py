@@ -61,18 +61,22 @@ def test_a_method_the_paper_lacks_has_empty_cells_there():
 
 def test_the_comparison_has_all_measures_differences_settings_and_figures():
     (section,) = pages.comparison_sections(records_of_two_methods(), TWO_SEEDS)
-    measures, differences, settings = section.tables
-    cells = rows_of(measures)["MLRH-WTA (RBF)"]
+    measures, probabilities, differences, settings = section.tables
+    assert rows_of(measures)["BR-SVM (RBF)"]["Hamming loss"] == "0.1000 ± 0.0000"
+    cells = rows_of(probabilities)["MLRH-WTA (RBF)"]
     assert cells["log-loss of the set"] == "**1.000 ± 0.000**"
     assert cells["held impossible, %"] == "1.00 ± 0.00"
-    assert rows_of(measures)["BR-SVM (RBF)"]["log-loss of the set"] == ""
+    assert rows_of(probabilities)["BR-SVM (RBF)"]["log-loss of the set"] == ""
     assert differences.rows[0][:2] == ("BR-SVM (RBF)", "-13.00")
     assert differences.rows[0][3] == "0/0/4"
-    assert rows_of(settings)["BR-SVM (RBF)"]["settings"] == "C: 1 (2x), 10 (2x); gamma: 0.3 (4x)"
+    chosen = rows_of(settings)["BR-SVM (RBF)"]
+    assert chosen["settings"] == "C: 1 (2x), 10 (2x); gamma: 0.3 (4x)"
+    assert chosen["folds with the first or last of the grid"] == "C: 2 of 4"  # of 1, 10, 100; gamma has but two values
+    assert chosen["folds with warnings"] == ""
     assert len(section.figures) == 4
 
 
-def test_without_the_reference_there_are_no_differences():
+def test_one_method_alone_has_no_differences():
     records = [nested_record("LP-RF", fold, 0.7, 0.1, dataset="mine") for fold in range(2)]
     (section,) = pages.comparison_sections(records, TWO_SEEDS)
     titles = [table.title for table in section.tables]
@@ -86,7 +90,7 @@ def test_table_5_averages_folds_before_seeds():
             "method": program,
             "seed": seed,
             "fold": fold,
-            "metrics": {"accuracy": accuracy + 0.02 * seed},
+            "metrics": {"accuracy": accuracy + 0.02 * seed, "n_iter": 20 * (fold + 1), "train_log_loss": 0.5},
         }
         for dataset in ("iris", "wine")
         for program in ("mm", "scikit-learn", "statsmodels")
@@ -97,6 +101,7 @@ def test_table_5_averages_folds_before_seeds():
     (table,) = section.tables
     deviation = 100 * np.std([0.95, 0.97], ddof=1)
     assert table.rows[0][:5] == ("MM algorithm", "100", f"96.00 ± {deviation:.2f}", "98.02", "-2.02")
+    assert table.rows[0][5:7] == ("30", "0.5000")
 
 
 def test_table_6_is_computed_from_the_data():
@@ -127,3 +132,36 @@ def test_sections_without_records_are_left_out():
     assert list(pages.comparison_sections([], TWO_SEEDS)) == []
     assert list(pages.multiclass_sections([], 2)) == []
     assert list(pages.descent_sections([])) == []
+
+
+def test_without_the_usual_reference_the_first_method_is_it():
+    records = [nested_record(m, fold, exact, 0.1) for m, exact in (("LP-RF", 0.7), ("BR-LR", 0.6)) for fold in range(2)]
+    (section,) = pages.comparison_sections(records, TWO_SEEDS)
+    assert section.tables[2].title == "scene: paired differences to BR-LR"
+    assert section.tables[2].rows[0][:2] == ("LP-RF", "+10.00")
+
+
+def test_equal_means_are_all_bold_and_missing_folds_are_said():
+    records = [nested_record(method, fold, 0.7, 0.1) for method in ("LP-RF", "BR-LR") for fold in range(2)]
+    (section,) = pages.published_sections(records[:3], TWO_SEEDS, protocol="nested")
+    names = [row[0] for row in section.tables[0].rows]
+    assert names == ["BR-LR: 1 of 2 folds", "LP-RF"]
+    assert all(row[1].startswith("**70.00") for row in section.tables[0].rows)
+
+
+def test_folds_with_warnings_are_counted():
+    records = [nested_record("LP-RF", fold, 0.7, 0.1) | {"warnings": {"ConvergenceWarning": 4}} for fold in range(2)]
+    (section,) = pages.comparison_sections(records, TWO_SEEDS)
+    assert section.tables[-1].rows[0][-1] == "ConvergenceWarning (2x)"
+
+
+def test_captions_speak_of_the_paper_only_where_it_has_a_figure_and_of_methods_not_drawn():
+    names = ("MLRH-WTA (linear)", "BR-LR", "CC-LR", "LP-RF", "ML-kNN")
+    records = [
+        nested_record(method, fold, 0.7, 0.1, dataset="mine", log_loss=1.0) for method in names for fold in (0, 1)
+    ]
+    (section,) = pages.comparison_sections(records, TWO_SEEDS)
+    captions = [figure.caption for figure in section.figures]
+    assert not any("paper" in caption for caption in captions)
+    assert captions[2].endswith("Not drawn: ML-kNN.")
+    assert "MLRH-WTA (linear)" in section.figures[2].svg

@@ -56,6 +56,13 @@ def test_changed_data_make_another_plan(make_sparse):
     assert plan(0.0) == plan(0.0) != plan(1e-9)
 
 
+def test_columns_that_turn_nominal_make_another_plan():
+    dataset = small_dataset()
+    nominal = replace(dataset, data=replace(dataset.data, categories={"x1": ("a", "b")}))
+    assert dataset.digest() != nominal.digest()
+    assert dataset.digest() != replace(dataset, n_train_only=30).digest()
+
+
 def test_another_grid_or_number_of_inner_folds_makes_another_plan(monkeypatch):
     before = plans.nested_tasks(small_dataset(), TINY)
     assert before[0].plan != plans.nested_tasks(small_dataset(), replace(TINY, inner_folds=3))[0].plan

@@ -7,7 +7,7 @@ import pytest
 from experiment_samples import TINY, TINY_GRID, small_dataset, tiny_grids  # noqa: F401
 from sklearn.datasets import make_blobs
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score, f1_score, hamming_loss
+from sklearn.metrics import accuracy_score, f1_score, hamming_loss, log_loss
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
@@ -85,8 +85,11 @@ def test_the_objective_of_every_solver_ends_at_the_same_value():
 @pytest.mark.parametrize("program", list(multiclass.PROGRAMS))
 def test_on_classes_that_overlap_all_programs_find_the_same_classifier(program):
     X, y = make_blobs(300, centers=3, cluster_std=4.0, random_state=0)
-    expected = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000).fit(X[:200], y[:200]).score(X[200:], y[200:])
-    assert multiclass.accuracy(program, X[:200], y[:200], X[200:], y[200:]) == pytest.approx(expected, abs=0.011)
+    best = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000).fit(X[:200], y[:200])
+    found = multiclass.measure(program, X[:200], y[:200], X[200:], y[200:])
+    assert found["accuracy"] == pytest.approx(best.score(X[200:], y[200:]), abs=0.011)
+    assert found["train_log_loss"] == pytest.approx(log_loss(y[:200], best.predict_proba(X[:200])), rel=1e-3)
+    assert 0 < found["n_iter"] <= multiclass.MAX_ITER[program]
 
 
 def test_a_multiclass_record_holds_the_accuracy_on_a_fold_of_four():

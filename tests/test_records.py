@@ -13,7 +13,8 @@ from mlrh.experiments.records import RecordFile, key_of, read_records
 
 
 def record(fold, method="m", **rest):
-    return {"plan": "p", "dataset": "d", "protocol": "nested", "method": method, "seed": 0, "fold": fold, **rest}
+    key = {"plan": "p", "dataset": "d", "protocol": "nested", "method": method, "seed": 0, "fold": fold}
+    return {**key, "metrics": {}, **rest}
 
 
 def test_a_file_opened_again_holds_the_records_in_the_order_they_were_appended(tmp_path):
@@ -50,7 +51,17 @@ def test_two_runs_cannot_write_to_one_file(tmp_path):
         RecordFile(tmp_path / "r.jsonl")
 
 
-@pytest.mark.parametrize("line", ["not json", "[1]", '{"plan": "p"}', "3"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "not json",
+        "[1]",
+        '{"plan": "p"}',
+        "3",
+        json.dumps(record(0, plan=["p"])),
+        json.dumps({**record(0), "metrics": 1, "fold": "0"}),
+    ],
+)
 def test_a_complete_line_that_is_no_record_is_an_error_that_names_it(tmp_path, line):
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps(record(0)) + "\n" + line + "\n")
@@ -65,7 +76,7 @@ with RecordFile(sys.argv[1]) as file:
     fold = len(file.records)
     while True:
         key = {"plan": "p", "dataset": "d", "protocol": "n", "method": "m", "seed": 0, "fold": fold}
-        file.append([{**key, "padding": "x" * 5000}])
+        file.append([{**key, "metrics": {}, "padding": "x" * 5000}])
         print(fold, flush=True)
         fold += 1
 """
@@ -86,3 +97,9 @@ def test_whatever_was_appended_before_a_kill_is_there_after_it(tmp_path):
         folds = [found["fold"] for found in read_records(path)]
         assert folds == list(range(len(folds)))
         assert len(folds) >= told + 1
+
+
+def test_a_file_where_the_folder_should_be_is_said_in_a_sentence(tmp_path):
+    (tmp_path / "out").write_text("")
+    with pytest.raises(FileExistsError, match="out is a file; name a folder for the records"):
+        RecordFile(tmp_path / "out" / "records.jsonl")

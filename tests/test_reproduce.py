@@ -69,9 +69,22 @@ def test_a_comparison_in_which_a_method_fails_says_so_and_shows_the_others(tmp_p
     assert [row[0] for row in report.sections[0].tables[0].rows] == ["MLRH-WTA (linear)"]
 
 
-def test_a_comparison_in_which_everything_fails_has_no_table(tmp_path, monkeypatch):
+def test_a_comparison_in_which_everything_fails_is_an_error_with_the_reason(tmp_path, monkeypatch):
     def broken(*_):
         raise ValueError("it can't take this")
 
     monkeypatch.setitem(module.plans.FAMILIES, "br-lr", replace(module.plans.FAMILIES["br-lr"], outcomes=broken))
-    assert compare(small_dataset(), ("br-lr",), TINY, tmp_path, n_jobs=1).sections == ()
+    with pytest.raises(
+        ValueError, match="No method could be run: BR-LR on small, seed 0, fold 0: ValueError: it can't"
+    ):
+        compare(small_dataset(), ("br-lr",), TINY, tmp_path, n_jobs=1)
+
+
+def test_without_statsmodels_table_5_has_the_other_programs_and_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "available", lambda: ["mm", "scikit-learn"])
+    report = reproduce([small_dataset()], TINY, tmp_path, n_jobs=1)
+    assert [sentence for sentence in report.summary if "statsmodels" in sentence] == [
+        "Left out: statsmodels in Table 5 is not installed; run: pip install statsmodels"
+    ]
+    (table,) = next(section.tables for section in report.sections if section.title.startswith("Table 5"))
+    assert table.rows[2][2] == ""

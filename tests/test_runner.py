@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from experiment_samples import TINY, small_dataset, tiny_grids  # noqa: F401
@@ -65,7 +66,7 @@ def test_a_method_that_fails_leaves_the_others_their_records_and_is_tried_again(
 
     monkeypatch.setattr(runner, "run_task", sometimes)
     records, failures = run_all(tasks, {"small": dataset}, tmp_path / "r.jsonl", n_jobs=1)
-    assert failures == ["ML-kNN on small, fold 2: RuntimeError: no neighbours"]
+    assert failures == ["ML-kNN on small, seed 0, fold 2: RuntimeError: no neighbours"]
     assert len(records) == 9
     broken[0] = False
     records, failures = run_all(tasks, {"small": dataset}, tmp_path / "r.jsonl", n_jobs=1)
@@ -143,6 +144,25 @@ def test_a_comparison_killed_twice_goes_on_and_repeats_nothing(tmp_path):
     assert len(keys) == len(set(keys)) == 5 * 4
     assert "MLRH-WTA (RBF)" in output
     assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_a_worker_that_dies_costs_one_task_and_no_other(tmp_path, monkeypatch):
+    dataset, quick = small_dataset(), PROFILES["quick"]
+    tasks = nested_tasks(dataset, quick, ["mlrh-linear", "br-lr"])
+    killer = tasks[4]
+    lethal = replace(killer, family="lethal")
+    monkeypatch.setitem(runner.FAMILIES, "lethal", runner.FAMILIES[killer.family])  # known here, not in the workers
+    monkeypatch.setattr(runner, "_work", die_if_lethal)
+    everything = [lethal if task is killer else task for task in tasks]
+    records, failures = run_all(everything, {"small": dataset}, tmp_path / "r.jsonl", quick, n_jobs=2)
+    assert failures == [f"{lethal.methods[0]} on small, seed 0, fold {lethal.fold}: {runner.DIED}"]
+    assert len(records) == 9
+
+
+def die_if_lethal(task):
+    if task.family == "lethal":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return runner._outcome(task, runner._worker["datasets"][task.dataset], runner._worker["profile"])
 
 
 def test_an_interrupt_says_where_the_records_are_and_stops_the_workers(tmp_path):

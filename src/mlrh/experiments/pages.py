@@ -29,7 +29,9 @@ COLUMNS = (  # title, metric, factor, decimals, whether higher is better (None: 
     ("fit, s", "fit_seconds", 1, 2, None),
     ("predict, s", "predict_seconds", 1, 3, None),
 )
-PLOTTED = ("MLRH-WTA (RBF)", "MLRH-WTA (RBF, observed)", "BR-LR", "LP-RF")
+MULTICLASS_EXTRA = (("n_iter", ".0f"), ("train_log_loss", ".4f"))
+PLOTTED = ("MLRH-WTA (RBF)", "MLRH-WTA (RBF, observed)", "BR-LR", "LP-RF")  # first, if they are there
+MAX_SERIES = 4
 ORDER = [name for family in FAMILIES.values() for name in family.names]
 
 
@@ -51,19 +53,26 @@ def _multiclass_section(records, n_seeds):
         for dataset, published in paper.TABLE_5.items():
             own = summaries.by_method(r for r in records if r["dataset"] == dataset).get(program, {})
             row += _beside_published(_seed_means(own, "accuracy"), published[program], 100, 2)
+            row += [_mean_of(own, name, form) for name, form in MULTICLASS_EXTRA]
         rows.append(tuple(row))
     columns: tuple[str, ...] = ("", "iterations at most")
     for dataset in paper.TABLE_5:
-        columns += (f"{dataset.title()}: ours, %", "paper, %", "difference")
+        columns += (f"{dataset.title()}: ours, %", "paper, %", "difference", "iterations", "training log-loss")
     notes = (
         f"Mean ± standard deviation over {n_seeds} seeds of the accuracy in {N_MULTICLASS_FOLDS}-fold cross validation "
         "(shuffled; features standardised on the training part; no penalty).",
-        "Training parts are often separable, so that the likelihood has no maximum and the cap on the iterations "
-        "decides where a program stops. The paper says neither its caps nor its seed.",
+        "Training parts are often separable, so that the likelihood has no maximum, and what a program returns depends "
+        "on where it stops: by its cap or, before that, by its own tolerance, left at its default. Iterations and "
+        "training log-loss are means over all fits. The paper says neither its caps nor its seed.",
         "MM takes the paper's step; scikit-learn is lbfgs; statsmodels is MNLogit by BFGS, since its default, Newton's "
         "method, meets singular matrices here.",
     )
     return Section("Table 5: multiclass logistic regression", (), (Table("Table 5", columns, tuple(rows), notes),))
+
+
+def _mean_of(records, name, form):
+    found = summaries.values(records, name)
+    return f"{found.mean():{form}}" if len(found) else ""
 
 
 def statistics_section(datasets) -> Section:
@@ -109,13 +118,13 @@ def _published_table(name, methods, profile):
     published = paper.TABLE_7.get(name, {})
     exact = {method: summaries.spread(summaries.values(own, "exact_match")) for method, own in methods.items()}
     loss = {method: summaries.spread(summaries.values(own, "hamming_loss")) for method, own in methods.items()}
-    best_exact, best_loss = _best(exact, True), _best(loss, False)
+    best_exact, best_loss = _best(exact, True, 100, 2), _best(loss, False, 1, 4)
     rows = []
     for method in methods:
         figures = published.get(method, (None, None))
-        row = _beside_published(exact[method], figures[0], 100, 2, is_best=method == best_exact)
-        row += _beside_published(loss[method], figures[1], 1, 4, is_best=method == best_loss)
-        rows.append((method, *row))
+        row = _beside_published(exact[method], figures[0], 100, 2, is_best=method in best_exact)
+        row += _beside_published(loss[method], figures[1], 1, 4, is_best=method in best_loss)
+        rows.append((_with_folds(method, methods), *row))
     columns = ("", "exact match: ours, %", "paper, %", "difference", "Hamming loss: ours", "paper", "difference")
     return Table(f"Table 7: {name}", columns, tuple(rows), (_spread_note(profile),))
 
@@ -123,47 +132,44 @@ def _published_table(name, methods, profile):
 def comparison_sections(records, profile) -> Iterator[Section]:
     """All metrics, paired differences, chosen settings and figures of the nested protocol, for each data set."""
     for name, methods in _by_dataset(records).items():
-        tables = [_metrics_table(name, methods, profile)]
-        if REFERENCE in methods and len(methods) > 1:
+        tables = list(_metrics_tables(name, methods, profile))
+        if len(methods) > 1:
             tables.append(_differences_table(name, methods))
-        tables.append(_settings_table(name, methods))
+        tables.append(_settings_table(name, methods, profile))
         yield Section(f"{name}: all measures", (), tuple(tables), tuple(_figures(name, methods)))
 
 
-def _metrics_table(name, methods, profile):
-    spreads = {
-        metric: {method: summaries.spread(summaries.values(own, metric)) for method, own in methods.items()}
-        for _, metric, *_ in COLUMNS
-    }
-    best = {metric: _best(spreads[metric], higher) for _, metric, _, _, higher in COLUMNS}
-    rows = [
-        (
-            method,
-            *(
-                _written(spreads[metric][method], factor, decimals, is_best=method == best[metric])
-                for _, metric, factor, decimals, _ in COLUMNS
-            ),
-        )
-        for method in methods
-    ]
-    notes = (
-        _spread_note(profile),
+def _metrics_tables(name, methods, profile):
+    """Every method by every measure: how right the sets are, and what else there is to know."""
+    probabilities = (
         "Log-loss of the set: mean of -log max(P, 1e-6) over the test rows, P the probability of the true set; held "
         "impossible: the share of true sets with P = 0. Empty cells: the method gives no probability of a set. BR-LR "
         "and ML-kNN multiply the probabilities of their labels.",
         "Fit and predict: seconds of one fit at the chosen setting and of all test rows, one thread, among other runs.",
     )
-    return Table(f"{name}: every method by every measure", ("", *(title for title, *_ in COLUMNS)), tuple(rows), notes)
+    yield _columns_table(f"{name}: how right the sets are", methods, COLUMNS[:6], (_spread_note(profile),))
+    yield _columns_table(f"{name}: probabilities, empty answers, time", methods, COLUMNS[6:], probabilities)
+
+
+def _columns_table(title, methods, columns, notes):
+    rows = {method: [_with_folds(method, methods)] for method in methods}
+    for _, metric, factor, decimals, higher in columns:
+        spreads = {method: summaries.spread(summaries.values(own, metric)) for method, own in methods.items()}
+        best = _best(spreads, higher, factor, decimals)
+        for method, row in rows.items():
+            row.append(_written(spreads[method], factor, decimals, is_best=method in best))
+    return Table(title, ("", *(column for column, *_ in columns)), tuple(map(tuple, rows.values())), notes)
 
 
 def _differences_table(name, methods):
+    reference = REFERENCE if REFERENCE in methods else next(iter(methods))
     rows = []
     for method, own in methods.items():
-        if method == REFERENCE:
+        if method == reference:
             continue
         row = [method]
         for metric, factor, decimals in (("exact_match", 100, 2), ("hamming_loss", 1, 4), ("set_log_loss", 1, 3)):
-            row += _difference_cells(summaries.paired(own, methods[REFERENCE], metric), factor, decimals)
+            row += _difference_cells(summaries.paired(own, methods[reference], metric), factor, decimals)
         rows.append(tuple(row))
     columns: tuple[str, ...] = ("",)
     for title in ("exact match, points", "Hamming loss", "log-loss of the set"):
@@ -172,60 +178,75 @@ def _differences_table(name, methods):
         "Each method minus the reference on the same folds. Folds share training rows; the interval takes that into "
         "account (the corrected variance for repeated cross validation).",
     )
-    return Table(f"{name}: paired differences to {REFERENCE}", columns, tuple(rows), notes)
+    return Table(f"{name}: paired differences to {reference}", columns, tuple(rows), notes)
 
 
-def _settings_table(name, methods):
+def _settings_table(name, methods, profile):
     rows = []
     for method, own in methods.items():
-        chosen = [record["settings"] for _, record in sorted(own.items())]
+        chosen, edges = [record["settings"] for record in own.values()], []
         parts = []
         for parameter in sorted({parameter for setting in chosen for parameter in setting}):
             counts = Counter(setting[parameter] for setting in chosen)
             parts.append(f"{parameter}: " + ", ".join(f"{value:g} ({counts[value]}x)" for value in sorted(counts)))
-        rows.append((method, "; ".join(parts)))
-    notes = ("gamma is in units of 1 / (number of features x variance of the scaled features).",)
-    return Table(f"{name}: settings chosen, and on how many folds", ("", "settings"), tuple(rows), notes)
+            at_edge = sum(counts[value] for value in _edges(profile, method, parameter))
+            edges += [f"{parameter}: {at_edge} of {len(chosen)}"] if at_edge else []
+        warned = Counter(kind for record in own.values() for kind in record.get("warnings", ()))
+        rows.append((method, "; ".join(parts), "; ".join(edges), ", ".join(f"{k} ({n}x)" for k, n in warned.items())))
+    columns = ("", "settings", "folds with the first or last of the grid", "folds with warnings")
+    gamma = "gamma is in units of 1 / (number of features x variance of the scaled features)."
+    notes = (gamma,) if any("gamma" in row[1] for row in rows) else ()
+    return Table(f"{name}: settings chosen, and on how many folds", columns, tuple(rows), notes)
+
+
+def _edges(profile, method, parameter):
+    """The first and the last value of the grid from which a method's parameter was chosen."""
+    grid = next(profile.grids[family.grid] for family in FAMILIES.values() if method in family.names)
+    candidates = grid.get(parameter, ())
+    return {candidates[0], candidates[-1]} if isinstance(candidates, tuple) and len(candidates) > 2 else set()
 
 
 def _figures(name, methods):
-    published = paper.TABLE_7.get(name, {})
+    shown = escaped(name)
     for place, (metric, axis, factor, higher) in enumerate(
         (("exact_match", "exact match, %", 100, True), ("hamming_loss", "Hamming loss", 1, False))
     ):
+        published = {method: figures[place] for method, figures in paper.TABLE_7.get(name, {}).items()}
         rows = [
-            (
-                method,
-                [factor * value for value in summaries.values(own, metric)],
-                published.get(method, (None, None))[place],
-            )
+            (method, [factor * value for value in summaries.values(own, metric)], published.get(method))
             for method, own in methods.items()
         ]
         svg = plots.spread_plot(rows, title=f"{axis}: {name}", axis=axis, higher_is_better=higher)
-        yield Figure(
-            svg,
-            f"{axis[0].upper()}{axis[1:]} on {escaped(name)}: every outer fold, their mean, and the paper's figure.",
-        )
-    series = [(method, summaries.reliability_points(methods[method])) for method in PLOTTED if method in methods]
+        beside = ", and the paper's figure" if published else ""
+        yield Figure(svg, f"{axis[0].upper()}{axis[1:]} on {shown}: every outer fold and their mean{beside}.")
+    yield from _reliability_figures(name, methods)
+    yield _size_figure(name, methods)
+
+
+def _reliability_figures(name, methods):
+    """One figure of at most MAX_SERIES methods that give the probability of a set, or none."""
+    order = sorted(methods, key=lambda method: PLOTTED.index(method) if method in PLOTTED else len(PLOTTED))
+    series = [(method, summaries.reliability_points(methods[method])) for method in order]
     series = [(method, points) for method, points in series if points]
     if series:
-        svg = plots.reliability_plot(series, title=f"reliability of set probabilities: {name}")
-        yield Figure(
-            svg, f"How often the predicted set of {escaped(name)} is right, by the probability the method gave it."
+        svg = plots.reliability_plot(series[:MAX_SERIES], title=f"reliability of set probabilities: {name}")
+        others = ", ".join(method for method, _ in series[MAX_SERIES:])
+        more = f" Not drawn: {others}." if others else ""
+        caption = (
+            f"How often the predicted set of {escaped(name)} is right, by the probability the method gave it.{more}"
         )
+        yield Figure(svg, caption)
+
+
+def _size_figure(name, methods):
     shown = [method for method in ("MLRH-WTA (RBF)", "MLRH-MP (RBF)", "BR-SVM (RBF)") if method in methods]
     shown = shown or list(methods)[:3]
-    truth = summaries.size_shares(methods[shown[0]], "true_sizes")
-    shares = [("true", truth)] + [
-        (method, summaries.size_shares(methods[method], "predicted_sizes")) for method in shown
-    ]
-    largest = max(int(np.flatnonzero(share)[-1]) for _, share in shares)
-    svg = plots.size_plot(
-        list(range(largest + 1)),
-        [(label, share[: largest + 1].tolist()) for label, share in shares],
-        title=f"sizes: {name}",
-    )
-    yield Figure(svg, f"Share of the rows of {escaped(name)} by number of labels, true and predicted.")
+    shares = [("true", summaries.size_shares(methods[shown[0]], "true_sizes"))]
+    shares += [(method, summaries.size_shares(methods[method], "predicted_sizes")) for method in shown]
+    sizes = range(1 + max(int(np.flatnonzero(share)[-1]) for _, share in shares))
+    series = [(label, share[: len(sizes)].tolist()) for label, share in shares]
+    svg = plots.size_plot(list(sizes), series, title=f"sizes: {name}")
+    return Figure(svg, f"Share of the rows of {escaped(name)} by number of labels, true and predicted.")
 
 
 def descent_sections(records) -> Iterator[Section]:
@@ -322,12 +343,19 @@ def _difference_cells(difference, factor, decimals):
     return [f"{factor * difference.mean:+.{decimals}f}", f"{low} to {high}", "/".join(map(str, difference.counts))]
 
 
-def _best(spreads, higher_is_better):
-    """The name with the best mean, or None where better has no meaning or nobody has the number."""
-    found = {name: spread.mean for name, spread in spreads.items() if spread is not None}
+def _best(spreads, higher_is_better, factor, decimals):
+    """The names whose mean, as it is printed, is the best; none where better has no meaning."""
+    found = {name: round(factor * spread.mean, decimals) for name, spread in spreads.items() if spread is not None}
     if higher_is_better is None or not found:
-        return None
-    return (max if higher_is_better else min)(found, key=found.__getitem__)
+        return set()
+    best = (max if higher_is_better else min)(found.values())
+    return {name for name, mean in found.items() if mean == best}
+
+
+def _with_folds(method, methods):
+    """The method's name, with the number of its folds where it has fewer than others."""
+    most = max(map(len, methods.values()))
+    return method if len(methods[method]) == most else f"{method}: {len(methods[method])} of {most} folds"
 
 
 def _spread_note(profile):

@@ -13,6 +13,7 @@ from mlrh.data import MultilabelData
 from mlrh.experiments.methods import FAMILIES, GRIDS
 from mlrh.experiments.multiclass import MAX_ITER, PROGRAMS
 from mlrh.experiments.records import key_of
+from mlrh.search import best_index
 
 N_FOLDS, N_MULTICLASS_FOLDS = 5, 4
 NESTED, SEARCH, PAPER, MULTICLASS, DESCENT = "nested", "paper search", "paper", "multiclass", "descent"
@@ -55,12 +56,15 @@ class Dataset:
         return train, first + test
 
     def digest(self) -> str:
-        """A hash of the numbers."""
+        """A hash of the numbers, and of what else decides how they are used."""
         X, Y = self.data.X, self.data.Y
         content = hashlib.sha256()
         for part in (*((X.data, X.indices, X.indptr) if sparse.issparse(X) else (X,)), Y):
             content.update(f"{part.shape} {part.dtype}".encode())
             content.update(np.ascontiguousarray(part).tobytes())
+        for name, value in (("nominal", self.data.nominal), ("n_train_only", self.n_train_only)):
+            if value:
+                content.update(f"{name} {value}".encode())
         return content.hexdigest()[:16]
 
 
@@ -115,8 +119,7 @@ def paper_tasks(dataset, profile, records) -> list[Task]:
         keys = [key for task in searches if task.seed == seed for key in task.keys]
         if not all(key in by_key for key in keys):
             continue  # a search that failed
-        found = [by_key[key]["scores"] for key in keys]
-        gamma, C = np.unravel_index(np.argmax(np.mean(found, axis=0)), np.shape(found[0]))
+        gamma, C = best_index(np.array([by_key[key]["scores"] for key in keys]))
         grid = profile.grids["rbf"]
         both = {"C": grid["C"][C], "gamma": grid["gamma"][gamma]}
         for family in PAPER_FAMILIES:
@@ -127,12 +130,12 @@ def paper_tasks(dataset, profile, records) -> list[Task]:
     return tasks
 
 
-def multiclass_tasks(dataset, profile) -> list[Task]:
-    """The three programs for multiclass logistic regression on folds of many seeds."""
+def multiclass_tasks(dataset, profile, programs=tuple(PROGRAMS)) -> list[Task]:
+    """The programs for multiclass logistic regression on folds of many seeds."""
     digest = dataset.digest()
     return [
-        Task(_plan(digest, MULTICLASS, program, MAX_ITER), dataset.name, MULTICLASS, program, seed, fold)
-        for program in PROGRAMS
+        Task(_plan(digest, MULTICLASS, program, MAX_ITER[program]), dataset.name, MULTICLASS, program, seed, fold)
+        for program in programs
         for seed in range(profile.n_multiclass_seeds)
         for fold in range(N_MULTICLASS_FOLDS)
     ]

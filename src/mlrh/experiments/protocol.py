@@ -11,6 +11,7 @@ from scipy import sparse
 from sklearn.model_selection import KFold
 from sklearn.multiclass import OneVsRestClassifier
 
+from mlrh import __version__
 from mlrh.estimators import MLRHClassifier
 from mlrh.experiments import multiclass
 from mlrh.experiments.methods import FAMILIES, Rows, svm_scores
@@ -44,6 +45,7 @@ def run_task(task: Task, dataset: Dataset, profile: Profile) -> list[dict]:
         "seed": task.seed,
         "fold": task.fold,
         "profile": profile.name,
+        "version": __version__,
         "task_seconds": round(time.perf_counter() - begin, 3),
         "warnings": dict(Counter(warning.category.__name__ for warning in caught)),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -56,7 +58,10 @@ def _method_results(task, dataset, profile):
     settings = json.loads(task.settings) if task.settings else None
     family = FAMILIES[task.family]
     outcomes = family.outcomes(rows, profile.grids[family.grid], settings)
-    return [{"method": name, **_described(outcome, rows.Y_test)} for name, outcome in outcomes.items()]
+    n_train = len(rows.Y)
+    return [
+        {"method": name, "n_train": n_train, **_described(outcome, rows.Y_test)} for name, outcome in outcomes.items()
+    ]
 
 
 def _described(outcome, Y):
@@ -97,8 +102,8 @@ def _search_results(task, dataset, profile):
 def _multiclass_results(task, dataset, profile):
     rows = _rows(task, dataset, profile, N_MULTICLASS_FOLDS)
     y, y_test = rows.Y.argmax(axis=1), rows.Y_test.argmax(axis=1)
-    accuracy = multiclass.accuracy(task.family, rows.X, y, rows.X_test, y_test)
-    return [{"method": task.family, "metrics": {"accuracy": accuracy}, "n_test": len(y_test)}]
+    metrics = multiclass.measure(task.family, rows.X, y, rows.X_test, y_test)
+    return [{"method": task.family, "metrics": metrics, "n_test": len(y_test)}]
 
 
 def _descent_results(task, dataset, profile):

@@ -3,12 +3,12 @@
 Knows nothing of what is in a record but its key.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
+CONTENTS = {"metrics", "scores", "history"}  # a record has one of them
 KEY = ("plan", "dataset", "protocol", "method", "seed", "fold")
 
 
@@ -26,10 +26,13 @@ class RecordFile:
 
     def __init__(self, path: Path):
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise FileExistsError(f"{self.path.parent} is a file; name a folder for the records.") from error
         self._file = open(self.path, "a+b")  # noqa: SIM115  closed by close()
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._file)
         except BlockingIOError:
             self._file.close()
             raise BlockingIOError(
@@ -83,9 +86,17 @@ def read_records(path: Path) -> list[dict]:
 def _parse(line, path, number):
     try:
         record = json.loads(line)
-        key_of(record)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path}, line {number}: not a record of a run; delete the line, or the file to start anew."
-        ) from error
+        is_record = [type(part) for part in key_of(record)] == [str] * 4 + [int] * 2 and CONTENTS & set(record)
+    except (ValueError, KeyError, TypeError):
+        is_record = False
+    if not is_record:
+        raise ValueError(f"{path}, line {number}: not a record of a run; delete the line, or the file to start anew.")
     return record
+
+
+def _lock(file):
+    try:
+        import fcntl
+    except ImportError:  # not on Windows, where two runs must not be given one folder
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,6 +10,7 @@ from sklearn.datasets import load_iris, load_wine
 from mlrh.data import DataError, MultilabelData, load, load_digit_scenes
 from mlrh.data.catalogue import is_here
 from mlrh.experiments import pages, plans
+from mlrh.experiments.multiclass import PROGRAMS, available
 from mlrh.experiments.plans import Dataset, Profile
 from mlrh.experiments.records import RecordFile, key_of
 from mlrh.experiments.report import Report, escaped
@@ -91,11 +92,14 @@ def reproduce(datasets, profile, folder, *, left=(), n_jobs=None, report=lambda 
     n_jobs : int, default all cores
     report : function (stage, Progress), told of every step
     """
-    small = multiclass_datasets()
+    small, names = multiclass_datasets(), [dataset.name for dataset in datasets]
     everything = {dataset.name: dataset for dataset in [*datasets, *small]}
     with RecordFile(Path(folder) / "records.jsonl") as file:
         work = _Run(file, everything, profile, n_jobs, report)
-        multiclass = work.records_of("Table 5", [t for d in small for t in plans.multiclass_tasks(d, profile)])
+        programs = available()
+        multiclass = work.records_of(
+            "Table 5", [t for d in small for t in plans.multiclass_tasks(d, profile, programs)]
+        )
         descent = work.records_of("Objective by iteration", plans.descent_tasks(datasets[-1]))
         searched = work.records_of("Tuning BR-SVM", [t for d in datasets for t in plans.paper_search_tasks(d, profile)])
         tuned = [task for dataset in datasets for task in plans.paper_tasks(dataset, profile, searched)]
@@ -110,7 +114,10 @@ def reproduce(datasets, profile, folder, *, left=(), n_jobs=None, report=lambda 
         *pages.descent_sections(descent),
         pages.hidden_variables_section(),
     )
-    command = f"mlrh reproduce{' --full' if profile.name == 'full' else ''}"
+    if len(programs) < len(PROGRAMS):
+        left = (*left, "statsmodels in Table 5 is not installed; run: pip install statsmodels")
+    options = "".join(f" --data {dataset.name}" for dataset in datasets) if names != list(PAPER_SETS) else ""
+    command = f"mlrh reproduce{' --full' if profile.name == 'full' else ''}{options}"
     summary = (
         "The tables of A Hidden Variables Approach to Multilabel Logistic Regression (Jaemoon Lee and Hoda Shajari), "
         f"computed anew, beside its figures. Profile: {profile.name}.",
@@ -124,6 +131,8 @@ def compare(dataset, families, profile, folder, *, n_jobs=None, report=lambda st
     with RecordFile(Path(folder) / "records.jsonl") as file:
         work = _Run(file, {dataset.name: dataset}, profile, n_jobs, report)
         nested = work.records_of("Comparing", plans.nested_tasks(dataset, profile, families))
+    if not nested:
+        raise ValueError(f"No method could be run: {work.failures[0]}.")
     sections = tuple(pages.comparison_sections(nested, profile))
     summary = (
         f"Methods compared on {escaped(dataset.name)}: the same {plans.N_FOLDS} outer folds for all, every "

@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 import joblib
@@ -18,6 +19,7 @@ from mlrh.experiments.plans import Dataset, Profile, Task
 from mlrh.experiments.protocol import run_task
 from mlrh.experiments.records import RecordFile
 
+DIED = "its process died, perhaps for want of memory"
 THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -59,7 +61,9 @@ def run(
             n_done += 1
         failure = outcome if isinstance(outcome, str) else ""
         if failure and task is not None:
-            failures.append(f"{', '.join(task.methods)} on {task.dataset}, fold {task.fold}: {failure}")
+            failures.append(
+                f"{', '.join(task.methods)} on {task.dataset}, seed {task.seed}, fold {task.fold}: {failure}"
+            )
         elif task is not None:
             file.append(outcome)
             durations.add(task, outcome[0]["task_seconds"])
@@ -82,31 +86,46 @@ def _here(tasks, datasets, profile):
 
 
 def _in_processes(tasks, datasets, profile, n_jobs) -> Iterator[tuple]:
-    """(finished task or None, its records or the reason why there are none, running tasks), as it happens."""
-    context = multiprocessing.get_context("spawn")
+    """(finished task or None, its records or the reason why there are none, running tasks), as it happens.
+
+    Where a worker dies, for want of memory say, the tasks that were running are tried again one by one, so that only
+    the one to blame is lost.
+    """
+    waiting = list(tasks)
     with _one_thread_per_worker():
-        executor = ProcessPoolExecutor(
-            n_jobs, mp_context=context, initializer=_begin_worker, initargs=(datasets, profile, os.getpid())
-        )
-        queue = list(reversed(tasks))
-        running: dict[Future, Task] = {}
-        try:
-            while queue or running:
-                while queue and len(running) < n_jobs:
-                    task = queue.pop()
-                    running[executor.submit(_work, task)] = task
-                    yield None, None, list(running.values())
-                done, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
-                for future in done:
-                    task = running.pop(future)
-                    yield task, _result(future), list(running.values())
-        finally:
-            _stop(executor)
+        while waiting:
+            suspects, waiting = yield from _in_pool(waiting, datasets, profile, n_jobs)
+            for task in suspects:
+                died, _ = yield from _in_pool([task], datasets, profile, 1)
+                if died:
+                    yield task, DIED, []
 
 
-def _result(future: Future):
-    """The records, or the reason in words; a worker that died (out of memory, say) fails the whole run."""
-    return future.result()
+def _in_pool(tasks, datasets, profile, n_jobs):
+    """Like _in_processes, but ends when a worker dies; returns the tasks that were running then, and those to come."""
+    executor = ProcessPoolExecutor(
+        n_jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_begin_worker,
+        initargs=(datasets, profile, os.getpid()),
+    )
+    queue = list(reversed(tasks))
+    running: dict[Future, Task] = {}
+    try:
+        while queue or running:
+            while queue and len(running) < n_jobs:
+                running[executor.submit(_work, queue[-1])] = queue[-1]
+                queue.pop()
+                yield None, None, list(running.values())
+            for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
+                outcome = future.result()
+                task = running.pop(future)
+                yield task, outcome, list(running.values())
+        return [], []
+    except BrokenProcessPool:
+        return list(running.values()), queue[::-1]
+    finally:
+        _stop(executor)
 
 
 def _stop(executor):

@@ -56,7 +56,7 @@ def paired(of: dict, minus: dict, name: str) -> Difference | None:
     """Difference of a metric over the folds both have; None where that is fewer than two.
 
     Folds share training rows, so their differences are not independent: the interval is the corrected one for repeated
-    cross validation (Nadeau and Bengio; Bouckaert and Frank), with variance s^2 (1 / n + 1 / (n_folds - 1)).
+    cross validation (Nadeau and Bengio; Bouckaert and Frank), with variance s^2 (1 / n + n_test / n_train).
     """
     shared = sorted(set(of) & set(minus))
     pairs = [(of[fold]["metrics"].get(name), minus[fold]["metrics"].get(name)) for fold in shared]
@@ -64,11 +64,17 @@ def paired(of: dict, minus: dict, name: str) -> Difference | None:
     if len(differences) < 2:
         return None
     mean, n = float(differences.mean()), len(differences)
-    half = float(stats.t.ppf(0.975, n - 1) * differences.std(ddof=1) * np.sqrt(1 / n + 1 / (N_FOLDS - 1)))
+    ratio = float(np.mean([_test_share(of[fold]) for fold in shared]))
+    half = float(stats.t.ppf(0.975, n - 1) * differences.std(ddof=1) * np.sqrt(1 / n + ratio))
     signs = np.sign(differences)
     return Difference(
         mean, mean - half, mean + half, (int((signs > 0).sum()), int((signs == 0).sum()), int((signs < 0).sum()))
     )
+
+
+def _test_share(record):
+    """Test rows per training row; plain cross validation where the record doesn't say."""
+    return record["n_test"] / record["n_train"] if "n_train" in record else 1 / (N_FOLDS - 1)
 
 
 def reliability_points(records: dict) -> list[tuple[float, float, int]]:
