@@ -5,23 +5,23 @@ features or of fitting: scores (n_samples, n_labels) come in, probabilities go o
 """
 
 from copy import copy
-from dataclasses import dataclass
+from math import comb
 from numbers import Integral
 from typing import Protocol
 
 import numpy as np
 from scipy import sparse
 from scipy.special import gammaln, logsumexp
-from sklearn.utils import check_random_state
 
-from mlrh import symmetric
+from mlrh import expected, listed, symmetric
 from mlrh.blocks import map_blocks
+from mlrh.conditioned import ConditionedCardinality
+from mlrh.distribution import Answers, LabelSetDistribution, checked_scores
 from mlrh.indicator import as_indicator
+from mlrh.knowledge import contradict, merged
 
-LARGEST_SCORE = 1e100
 
-
-class LabelSpace(Protocol):
+class LabelSpace(Answers, Protocol):
     """What distributions, objectives and estimators ask of a space; `bias` has one entry per size or per set."""
 
     n_labels: int
@@ -39,59 +39,6 @@ class LabelSpace(Protocol):
     def curvature_bound(self, *, moving_bias): ...
     def expectations(self, scores, weights): ...
     def curvature(self, scores, direction, bias_direction, weights): ...
-    def log_partition(self, scores): ...
-    def marginals(self, scores): ...
-    def cardinality_pmf(self, scores): ...
-    def mode(self, scores): ...
-    def log_prob(self, scores, Y): ...
-    def top_sets(self, scores, n): ...
-    def sample(self, scores, n, random_state): ...
-
-
-@dataclass(frozen=True, eq=False)
-class LabelSetDistribution:
-    """The distribution of the label set of every row of scores: what you can ask of P(y | x).
-
-    Made by `distribution` of a label space or of a fitted classifier.
-    """
-
-    space: LabelSpace
-    scores: np.ndarray
-
-    def log_partition(self) -> np.ndarray:
-        """Logarithm of the normalising sum Z, (n_samples,)."""
-        return self.space.log_partition(self.scores)
-
-    def marginals(self) -> np.ndarray:
-        """P(y_k = 1), (n_samples, n_labels)."""
-        return self.space.marginals(self.scores)
-
-    def cardinality_pmf(self) -> np.ndarray:
-        """P(|y| = j) for j = 0, ..., n_labels, (n_samples, n_labels + 1)."""
-        return self.space.cardinality_pmf(self.scores)
-
-    def mode(self) -> np.ndarray:
-        """The most probable set of each row, (n_samples, n_labels).
-
-        Ties: the lower label and the smaller set win, in an observed space the set listed first.
-        """
-        return self.space.mode(self.scores)
-
-    def log_prob(self, Y) -> np.ndarray:
-        """Log-probability of one set per row, Y (n_samples, n_labels) -> (n_samples,); -inf outside the space."""
-        return self.space.log_prob(self.scores, _sets_of_rows(Y, self.scores.shape))
-
-    def top_sets(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The n most probable sets of each row, best first, and their log-probabilities.
-
-        Returns sets (n_samples, n, n_labels) and log_probs (n_samples, n). Where a space has fewer than n sets, the
-        rest is filled with empty sets of log-probability -inf.
-        """
-        return self.space.top_sets(self.scores, _positive_count(n))
-
-    def sample(self, n: int = 1, random_state=None) -> np.ndarray:
-        """n independent sets per row, (n_samples, n, n_labels)."""
-        return self.space.sample(self.scores, _positive_count(n), check_random_state(random_state))
 
 
 class CardinalitySpace:
@@ -118,6 +65,8 @@ class CardinalitySpace:
     [[0.91, 0.455, 0.18]]
     """
 
+    known: np.ndarray | None = None
+
     def __init__(self, n_labels, min_labels, max_labels, size_bias=None, *, n_jobs=None):
         sizes = (n_labels, min_labels, max_labels)
         if not all(isinstance(size, Integral) for size in sizes) or not 0 <= min_labels <= max_labels <= n_labels:
@@ -143,7 +92,7 @@ class CardinalitySpace:
 
     def distribution(self, scores) -> LabelSetDistribution:
         """LabelSetDistribution of scores (n_samples, n_labels)."""
-        return LabelSetDistribution(self, _checked_scores(scores, self.n_labels))
+        return LabelSetDistribution(self, checked_scores(scores, self.n_labels))
 
     def with_bias(self, bias):
         """The same space with biases (n_biases,) for the sizes min_labels, ..., max_labels."""
@@ -231,6 +180,37 @@ class CardinalitySpace:
     def sample(self, scores, n, random_state):
         return symmetric.sample(scores, self._kernel_bias, n, random_state)
 
+    def entropy(self, scores):
+        return symmetric.entropy(scores, self._kernel_bias, n_jobs=self.n_jobs)
+
+    def joint_marginals(self, scores):
+        return symmetric.joint_marginals(scores, self._kernel_bias, n_jobs=self.n_jobs)
+
+    def any_of(self, scores, groups):
+        return symmetric.any_of(scores, self._kernel_bias, groups, n_jobs=self.n_jobs)
+
+    def expected(self, scores, Y, metric):
+        scores = scores.astype(np.float64, copy=False)
+        return expected.expected_by_counts(scores, self.cardinality_pmf(scores), Y, metric, n_jobs=self.n_jobs)
+
+    def fits(self, known):
+        n_present, n_absent = np.count_nonzero(known == 1, axis=1), np.count_nonzero(known == 0, axis=1)
+        return (n_present <= self.max_labels) & (n_absent <= self.n_labels - self.min_labels)
+
+    def given(self, known):
+        return ConditionedCardinality(self, known)
+
+    def rest(self, n_present, n_absent):
+        """The space of the other labels where so many are known to be present and absent."""
+        n_labels = self.n_labels - n_present - n_absent
+        smallest, largest = max(self.min_labels - n_present, 0), min(self.max_labels - n_present, n_labels)
+        size_bias = self.size_bias[n_present : n_present + n_labels + 1]
+        return CardinalitySpace(n_labels, smallest, largest, size_bias, n_jobs=self.n_jobs)
+
+    def count(self):
+        """Number of sets."""
+        return sum(comb(self.n_labels, j) for j in range(self.min_labels, self.max_labels + 1))
+
 
 class ObservedSpace:
     """The listed sets only, each with a bias of its own: labels may attract each other.
@@ -267,6 +247,7 @@ class ObservedSpace:
         if len(self._index) < len(sets):
             raise ValueError("sets must be distinct; got the same set twice. Use numpy.unique(sets, axis=0).")
         dense = self.sets.astype(np.float64)
+        self.known: np.ndarray | None = None
         self._products = sparse.csr_array(dense) if dense.mean() < 0.1 and dense.size > 10_000 else dense
 
     def __repr__(self):
@@ -274,7 +255,7 @@ class ObservedSpace:
 
     def distribution(self, scores) -> LabelSetDistribution:
         """LabelSetDistribution of scores (n_samples, n_labels)."""
-        return LabelSetDistribution(self, _checked_scores(scores, self.n_labels))
+        return LabelSetDistribution(self, checked_scores(scores, self.n_labels))
 
     def with_bias(self, bias):
         """The same space with biases (n_biases,), one per set."""
@@ -324,7 +305,7 @@ class ObservedSpace:
         log_partition, marginals = np.empty(len(scores), scores.dtype), np.empty_like(scores)
 
         def work(rows):
-            log_partition[rows], probs = self._probabilities(scores[rows])
+            log_partition[rows], probs = self._probabilities(scores, rows)
             marginals[rows] = np.minimum(probs @ self._products, 1.0)
             return weights[rows] @ probs
 
@@ -336,7 +317,7 @@ class ObservedSpace:
         d_marginals = np.empty_like(scores)
 
         def work(rows):
-            probs = self._probabilities(scores[rows])[1]
+            probs = self.probabilities(scores, rows)
             change = direction[rows].astype(np.float64) @ self._products.T + bias_direction
             change -= (probs * change).sum(axis=1, keepdims=True)
             change *= probs
@@ -347,20 +328,20 @@ class ObservedSpace:
         return d_marginals, sum(parts, start=np.zeros(self.n_biases))
 
     def log_partition(self, scores):
-        return self._rowwise(scores, lambda block: self._probabilities(block)[0])
+        return self._rowwise(scores, lambda rows: self._probabilities(scores, rows)[0])
 
     def marginals(self, scores):
         return self.expectations(scores, np.zeros(len(scores)))[1]
 
     def cardinality_pmf(self, scores):
         by_size = np.eye(self.n_labels + 1)[self.sets.sum(axis=1, dtype=np.int64)]
-        return self._rowwise(scores, lambda block: self._probabilities(block)[1] @ by_size, self.n_labels + 1)
+        return self._rowwise(scores, lambda rows: self.probabilities(scores, rows) @ by_size, self.n_labels + 1)
 
     def mode(self, scores):
         best = np.empty(len(scores), np.int64)
 
         def work(rows):
-            best[rows] = np.argmax(self._log_weights(scores[rows])[0], axis=1)
+            best[rows] = np.argmax(self._log_weights(scores, rows)[0], axis=1)
 
         self._over_blocks(work, len(scores))
         return self.sets[best]
@@ -371,7 +352,7 @@ class ObservedSpace:
         inside = np.flatnonzero(found >= 0)
 
         def work(rows):
-            relative = _log_softmax(self._log_weights(scores[inside[rows]])[0])
+            relative = listed.log_probabilities(self._log_weights(scores, inside[rows])[0])
             log_probs[inside[rows]] = np.take_along_axis(relative, found[inside[rows], None], axis=1)[:, 0]
 
         self._over_blocks(work, len(inside))
@@ -383,10 +364,11 @@ class ObservedSpace:
         log_probs = np.full((len(scores), n), -np.inf, scores.dtype)
 
         def work(rows):
-            relative = self._log_weights(scores[rows])[0]
+            relative = self._log_weights(scores, rows)[0]
             best = np.argsort(-relative, axis=1, kind="stable")[:, :shown]
-            sets[rows, :shown] = self.sets[best]
-            log_probs[rows, :shown] = np.take_along_axis(_log_softmax(relative), best, axis=1)
+            is_possible = np.take_along_axis(relative, best, axis=1) > -np.inf
+            sets[rows, :shown] = self.sets[best] * is_possible[:, :, None]
+            log_probs[rows, :shown] = np.take_along_axis(listed.log_probabilities(relative), best, axis=1)
 
         self._over_blocks(work, len(scores))
         return sets, log_probs
@@ -395,7 +377,7 @@ class ObservedSpace:
         sets = np.empty((len(scores), n, self.n_labels), np.int8)
 
         def work(rows):
-            cumulative = np.cumsum(self._probabilities(scores[rows])[1], axis=1)
+            cumulative = np.cumsum(self.probabilities(scores, rows), axis=1)
             levels = random_state.random_sample((len(cumulative), n)) * cumulative[:, -1:]
             for i, row in enumerate(cumulative):
                 sets[rows.start + i] = self.sets[np.searchsorted(row, levels[i], side="right")]
@@ -403,32 +385,66 @@ class ObservedSpace:
         self._over_blocks(work, len(scores))
         return sets
 
-    def _log_weights(self, scores):
-        """Logarithms of the weights of all sets relative to each row's reference, and those references.
+    def entropy(self, scores):
+        return self._rowwise(scores, lambda rows: listed.entropy(self._log_weights(scores, rows)[0]))
 
-        Scores of 1e5 may cancel within a set, or between two, to a number whose 1e-12 counts. So every score is split
-        into a multiple of a power of two, whose sums over labels are exact, and a small rest.
-        """
-        scores = np.asarray(scores, np.float64)
-        largest = max(np.abs(scores).max(initial=0.0), np.abs(self.set_bias).max(), 1.0)
-        if largest < 64:
-            coarse, fine = np.zeros((1, 1)), scores @ self._products.T + self.set_bias
-        else:
-            unit = 2.0 ** (np.ceil(np.log2(largest * (self.n_labels + 1))) - 50)
-            rounded, rounded_bias = np.rint(scores / unit) * unit, np.rint(self.set_bias / unit) * unit
-            coarse = rounded @ self._products.T + rounded_bias
-            fine = (scores - rounded) @ self._products.T + (self.set_bias - rounded_bias)
-        reference = coarse.max(axis=1, keepdims=True)
-        return (coarse - reference) + fine, reference[:, 0]
+    def joint_marginals(self, scores):
+        dense = self.sets.astype(np.float64)
+        n_rows, n_labels = scores.shape
+        joint = np.empty((n_rows, n_labels, n_labels), scores.dtype)
 
-    def _probabilities(self, scores):
+        def work(rows):
+            for i, probs in zip(range(n_rows)[rows], self.probabilities(scores, rows), strict=True):
+                joint[i] = np.minimum(dense.T @ (probs[:, None] * dense), 1.0)
+
+        self._over_blocks(work, n_rows)
+        return joint
+
+    def any_of(self, scores, groups):
+        def work(rows):
+            meets = groups[rows].astype(np.float64) @ self._products.T > 0
+            return np.minimum((self.probabilities(scores, rows) * meets).sum(axis=1), 1.0)
+
+        return self._rowwise(scores, work)
+
+    def expected(self, scores, Y, metric):
+        values = np.empty(len(scores))
+
+        def work(rows):
+            values[rows] = expected.expected_by_sets(self.probabilities(scores, rows), self.sets, Y[rows], metric)
+
+        self._over_blocks(work, len(scores))
+        return values
+
+    def fits(self, known):
+        every = known if self.known is None else merged(self.known, known)
+        result = np.ones(len(known), bool) if self.known is None else ~contradict(self.known, known)
+
+        def work(rows):
+            result[rows] &= listed.agree(every[rows], self._products).any(axis=1)
+
+        self._over_blocks(work, len(known))
+        return result
+
+    def given(self, known):
+        other = copy(self)
+        other.known = known if self.known is None else merged(self.known, known)
+        return other
+
+    def _log_weights(self, scores, rows):
+        """Logarithms of the weights of all sets relative to each row's reference, and those references."""
+        possible = None if self.known is None else listed.agree(self.known[rows], self._products)
+        return listed.log_weights(scores[rows], self._products, self.set_bias, possible)
+
+    def probabilities(self, scores, rows):
+        """P of every listed set, (number of rows, n_sets), for some rows of the scores."""
+        return self._probabilities(scores, rows)[1]
+
+    def _probabilities(self, scores, rows):
         """Log-partition and probabilities (n_rows, n_sets)."""
-        relative, reference = self._log_weights(scores)
-        highest = relative.max(axis=1, keepdims=True)
-        probs = np.exp(relative - highest)
-        total = probs.sum(axis=1, keepdims=True)
-        probs /= total
-        return reference + (highest + np.log(total))[:, 0], probs
+        relative, reference = self._log_weights(scores, rows)
+        log_sums, probs = listed.log_sums_and_probabilities(relative)
+        return reference + log_sums, probs
 
     def _find(self, Y):
         """Index of each row's set, -1 where it isn't one of the space."""
@@ -443,40 +459,7 @@ class ObservedSpace:
         result = np.empty((len(scores), *shape), scores.dtype)
 
         def work(rows):
-            result[rows] = function(scores[rows])
+            result[rows] = function(rows)
 
         self._over_blocks(work, len(scores))
         return result
-
-
-def _log_softmax(relative):
-    highest = relative.max(axis=1, keepdims=True)
-    return np.minimum(relative - highest - np.log(np.exp(relative - highest).sum(axis=1, keepdims=True)), 0.0)
-
-
-def _checked_scores(scores, n_labels):
-    scores = np.asarray(scores)
-    if scores.dtype != np.float32:
-        scores = scores.astype(np.float64, copy=False)
-    if scores.ndim != 2 or scores.shape[1] != n_labels:
-        raise ValueError(f"scores must have shape (n_samples, {n_labels}); got {scores.shape}.")
-    if not max(float(scores.max(initial=0.0)), -float(scores.min(initial=0.0))) <= LARGEST_SCORE:
-        row, column = np.argwhere(~(np.abs(scores.astype(np.float64)) <= LARGEST_SCORE))[0]
-        raise ValueError(
-            f"scores must be finite and at most {LARGEST_SCORE:g} in magnitude; found {scores[row, column]} in row "
-            f"{row}, column {column}."
-        )
-    return np.ascontiguousarray(scores)
-
-
-def _sets_of_rows(Y, shape):
-    Y = as_indicator(Y, "Y")
-    if Y.shape != shape:
-        raise ValueError(f"Y must have shape {shape}, one set per row; got {Y.shape}.")
-    return Y
-
-
-def _positive_count(n):
-    if not isinstance(n, Integral) or n < 1:
-        raise ValueError(f"The number of sets must be a positive integer; got {n!r}.")
-    return int(n)

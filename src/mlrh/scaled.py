@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from mlrh.compiled import kernel
+from mlrh.entropy import entropy_of_choice, entropy_of_pmf
 
 LN2_HIGH = 0.693147180369123816490  # the leading 32 bits of log 2: its product with an exponent is exact
 LN2_LOW = 1.90821492927058770002e-10
@@ -73,6 +74,71 @@ def sample(scores, size_bias, uniforms, todo, sets):
         _size_masses(mantissa, exponent, size_bias, pmf)
         for d in range(uniforms.shape[1]):
             _sample_once(scores[i], mantissa, exponent, pmf, uniforms[i, d], sets[i, d])
+
+
+@kernel
+def joint_marginals(scores, size_bias, todo, joint):
+    """Write P(y_a = 1, y_k = 1) into joint (n_rows, n_labels, n_labels) for the rows todo."""
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    for i in np.flatnonzero(todo):
+        mantissa, exponent = _prefix_table(scores[i], n_sizes)
+        suffix_m, suffix_e = _suffix_table(scores[i], size_bias)
+        total = _size_masses(mantissa, exponent, size_bias, np.empty(n_sizes))
+        for a in range(n_labels):
+            weight = _exp(scores[i, a])
+            own = _overlap(mantissa[a], exponent[a], suffix_m[a + 1], suffix_e[a + 1])
+            joint[i, a, a] = min(_ratio(_times(weight, own), total), 1.0)
+            with_m, with_e = np.zeros(n_sizes), np.zeros(n_sizes, np.int64)
+            _add_shifted(with_m, with_e, weight, mantissa[a], exponent[a])
+            for k in range(a + 1, n_labels):
+                later = _exp(scores[i, k])
+                both = _times(later, _overlap(with_m, with_e, suffix_m[k + 1], suffix_e[k + 1]))
+                joint[i, a, k] = joint[i, k, a] = min(_ratio(both, total), 1.0)
+                _add_shifted(with_m, with_e, later, with_m, with_e)
+
+
+@kernel
+def any_of(scores, size_bias, groups, todo, probs):
+    """Write the probability of at least one label of a group for the rows todo."""
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    for i in np.flatnonzero(todo):
+        none_m, none_e = np.zeros(n_sizes), np.zeros(n_sizes, np.int64)
+        some_m, some_e = np.zeros(n_sizes), np.zeros(n_sizes, np.int64)
+        none_m[0], none_e[0] = ONE
+        for k in range(n_labels):
+            weight = _exp(scores[i, k])
+            _add_shifted(some_m, some_e, weight, some_m, some_e)
+            if groups[i, k]:
+                _add_shifted(some_m, some_e, weight, none_m, none_e)
+            else:
+                _add_shifted(none_m, none_e, weight, none_m, none_e)
+        with_some, with_none = ZERO, ZERO
+        for j in range(n_sizes):
+            with_some = _plus(with_some, _times((some_m[j], some_e[j]), _exp(size_bias[j])))
+            with_none = _plus(with_none, _times((none_m[j], none_e[j]), _exp(size_bias[j])))
+        probs[i] = _ratio(with_some, _plus(with_some, with_none))
+
+
+@kernel
+def entropy(scores, size_bias, todo, entropies):
+    """Write the entropy in nats (n_rows,) of the rows todo, by the same chain rule as `tilted.entropy`."""
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    pmf = np.empty(n_sizes)
+    for i in np.flatnonzero(todo):
+        mantissa, exponent = _prefix_table(scores[i], n_sizes)
+        suffix_m, suffix_e = _suffix_table(scores[i], size_bias)
+        total = _size_masses(mantissa, exponent, size_bias, pmf)
+        entropies[i] = entropy_of_pmf(pmf)
+        for k in range(n_labels):
+            weight = _exp(scores[i, k])
+            for j in range(1, n_sizes):
+                either = (mantissa[k + 1, j], exponent[k + 1, j])
+                if either[0] == 0.0:
+                    continue
+                taken = _ratio(_times((mantissa[k, j - 1], exponent[k, j - 1]), weight), either)
+                left = _ratio((mantissa[k, j], exponent[k, j]), either)
+                reached = _ratio(_times(either, (suffix_m[k + 1, j], suffix_e[k + 1, j])), total)
+                entropies[i] += reached * entropy_of_choice(min(taken, left))
 
 
 @kernel
@@ -146,6 +212,37 @@ def _prefix_table(scores, n_sizes):
             taken = _times((mantissa[k, j - 1], exponent[k, j - 1]), weight)
             mantissa[k + 1, j], exponent[k + 1, j] = _plus((mantissa[k, j], exponent[k, j]), taken)
     return mantissa, exponent
+
+
+@kernel
+def _suffix_table(scores, size_bias):
+    """Weight of all ways to go on from j of the first k labels in entry (k, j)."""
+    n_labels, n_sizes = scores.shape[0], size_bias.shape[0]
+    mantissa, exponent = np.zeros((n_labels + 1, n_sizes + 1)), np.zeros((n_labels + 1, n_sizes + 1), np.int64)
+    for j in range(n_sizes):
+        mantissa[n_labels, j], exponent[n_labels, j] = _exp(size_bias[j])
+    for k in range(n_labels - 1, -1, -1):
+        weight = _exp(scores[k])
+        for j in range(n_sizes):
+            taken = _times(weight, (mantissa[k + 1, j + 1], exponent[k + 1, j + 1]))
+            mantissa[k, j], exponent[k, j] = _plus((mantissa[k + 1, j], exponent[k + 1, j]), taken)
+    return mantissa, exponent
+
+
+@kernel
+def _add_shifted(mantissa, exponent, weight, other_m, other_e):
+    """Add weight times the others, each moved up by one size, in place; the others may be the numbers themselves."""
+    for j in range(mantissa.shape[0] - 1, 0, -1):
+        added = _times(weight, (other_m[j - 1], other_e[j - 1]))
+        mantissa[j], exponent[j] = _plus((mantissa[j], exponent[j]), added)
+
+
+@kernel
+def _overlap(mantissa, exponent, suffix_m, suffix_e):
+    overlap = ZERO
+    for j in range(mantissa.shape[0]):
+        overlap = _plus(overlap, _times((mantissa[j], exponent[j]), (suffix_m[j + 1], suffix_e[j + 1])))
+    return overlap
 
 
 @kernel

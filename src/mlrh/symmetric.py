@@ -81,6 +81,41 @@ def log_prob(scores, size_bias, sets, *, n_jobs=None):
     return log_probs
 
 
+def joint_marginals(scores, size_bias, *, n_jobs=None):
+    """Probabilities that two labels are both present, (n_rows, n_labels, n_labels)."""
+    n_rows, n_labels = scores.shape
+    joint = np.empty((n_rows, n_labels, n_labels), scores.dtype)
+
+    def work(rows):
+        _run((tilted.joint_marginals, scaled.joint_marginals), (_block(scores, rows), size_bias), (joint[rows],))
+
+    _over_blocks(work, scores, size_bias, n_jobs, passes=n_labels)
+    return joint
+
+
+def any_of(scores, size_bias, groups, *, n_jobs=None):
+    """Probabilities (n_rows,) of at least one label of each row's group, groups (n_rows, n_labels) of booleans."""
+    probs = np.empty(len(scores), scores.dtype)
+
+    def work(rows):
+        inputs = (_block(scores, rows), size_bias, np.require(groups[rows], bool, ["C", "W"]))
+        _run((tilted.any_of, scaled.any_of), inputs, (probs[rows],))
+
+    _over_blocks(work, scores, size_bias, n_jobs)
+    return probs
+
+
+def entropy(scores, size_bias, *, n_jobs=None):
+    """Entropies in nats, (n_rows,)."""
+    entropies = np.empty(len(scores), scores.dtype)
+
+    def work(rows):
+        _run((tilted.entropy, scaled.entropy), (_block(scores, rows), size_bias), (entropies[rows],))
+
+    _over_blocks(work, scores, size_bias, n_jobs)
+    return entropies
+
+
 def sample(scores, size_bias, n_draws, random_state):
     """Sets (n_rows, n_draws, n_labels) drawn with a numpy RandomState; the stream is used row after row."""
     n_rows, n_labels = scores.shape
@@ -150,7 +185,8 @@ def _block(array, rows):
     return np.require(array[rows], np.float64, ["C", "W"])
 
 
-def _over_blocks(work, scores, size_bias, n_jobs):
-    operations_per_row = scores.shape[1] * len(size_bias)
+def _over_blocks(work, scores, size_bias, n_jobs, *, passes=1):
+    """Results of work over blocks of rows; passes is how often a row goes through the recurrence."""
+    operations_per_row = scores.shape[1] * len(size_bias) * passes
     rows_per_block = max(1, TARGET_OPERATIONS // max(1, operations_per_row))
     return map_blocks(work, len(scores), rows_per_block=rows_per_block, n_jobs=n_jobs)

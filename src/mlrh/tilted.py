@@ -17,6 +17,7 @@ import math
 import numpy as np
 
 from mlrh.compiled import kernel
+from mlrh.entropy import entropy_of_choice, entropy_of_pmf
 from mlrh.ranking import mode_size
 
 SAFE_TOTAL = 1e-240
@@ -186,6 +187,105 @@ def sample(scores, size_bias, uniforms, todo, tilts, sets):
 
 
 @kernel
+def joint_marginals(scores, size_bias, todo, tilts, joint):
+    """Write P(y_a = 1, y_k = 1) into joint (n_rows, n_labels, n_labels), the marginals on its diagonal.
+
+    For each label a the forward recurrence is taken up behind it, with a in the set, and meets the table of suffixes at
+    every later label k: sums of positive numbers, O(n_labels^2 * max_labels) per row.
+    """
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
+    prefix, suffix = np.empty((n_labels + 1, n_sizes)), np.zeros((n_labels + 1, n_sizes + 1))
+    with_a = np.empty(n_sizes)
+    for i in range(scores.shape[0]):
+        if not todo[i]:
+            continue
+        total, _ = _tilted_mass(scores[i], size_bias, tilts[i], on, off, weights, prefix)
+        todo[i] = total < SAFE_TOTAL
+        if todo[i]:
+            continue
+        for j in range(n_sizes):
+            suffix[n_labels, j] = weights[j] / total
+        for k in range(n_labels - 1, -1, -1):
+            for j in range(n_sizes):
+                suffix[k, j] = off[k] * suffix[k + 1, j] + on[k] * suffix[k + 1, j + 1]
+        for a in range(n_labels):
+            joint[i, a, a] = min(on[a] * _overlap(prefix[a], suffix[a + 1]), 1.0)
+            with_a[0] = 0.0
+            for j in range(1, n_sizes):
+                with_a[j] = on[a] * prefix[a, j - 1]
+            for k in range(a + 1, n_labels):
+                joint[i, a, k] = joint[i, k, a] = min(on[k] * _overlap(with_a, suffix[k + 1]), 1.0)
+                _step(with_a, on[k], off[k])
+
+
+@kernel
+def any_of(scores, size_bias, groups, todo, tilts, probs):
+    """Write the probability of at least one label of a group, groups (n_rows, n_labels) of booleans -> (n_rows,).
+
+    The sets with and without a label of the group have a recurrence each, so that a tiny probability isn't the
+    difference of two large ones.
+    """
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
+    none, some = np.empty(n_sizes), np.empty(n_sizes)
+    for i in range(scores.shape[0]):
+        if not todo[i]:
+            continue
+        _fill_odds(scores[i], tilts[i], on, off)
+        _fill_weights(size_bias, tilts[i], weights)
+        none[:], some[:] = 0.0, 0.0
+        none[0] = 1.0
+        for k in range(n_labels):
+            _step(some, on[k], off[k])
+            if not groups[i, k]:
+                _step(none, on[k], off[k])
+                continue
+            for j in range(n_sizes - 1, -1, -1):
+                if j > 0:
+                    some[j] += on[k] * none[j - 1]
+                none[j] *= off[k]
+        with_some, with_none = 0.0, 0.0
+        for j in range(n_sizes):
+            with_some += weights[j] * some[j]
+            with_none += weights[j] * none[j]
+        todo[i] = with_some + with_none < SAFE_TOTAL
+        if not todo[i]:
+            probs[i] = with_some / (with_some + with_none)
+
+
+@kernel
+def entropy(scores, size_bias, todo, tilts, entropies):
+    """Write the entropy in nats (n_rows,): that of the size, and of each label given how many are left to place.
+
+    By the chain rule along the order in which `sample` draws. All terms are positive, so that nothing cancels where the
+    entropy is near 0.
+    """
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
+    prefix, suffix, pmf = np.empty((n_labels + 1, n_sizes)), np.zeros(n_sizes + 1), np.empty(n_sizes)
+    for i in range(scores.shape[0]):
+        if not todo[i]:
+            continue
+        total, _ = _tilted_mass(scores[i], size_bias, tilts[i], on, off, weights, prefix)
+        todo[i] = total < SAFE_TOTAL
+        if todo[i]:
+            continue
+        for j in range(n_sizes):
+            suffix[j] = weights[j] / total
+            pmf[j] = suffix[j] * prefix[n_labels, j]
+        result = entropy_of_pmf(pmf)
+        for k in range(n_labels - 1, -1, -1):
+            for j in range(n_sizes):
+                if j > 0 and prefix[k + 1, j] > 0:
+                    less_likely = min(on[k] * prefix[k, j - 1], off[k] * prefix[k, j]) / prefix[k + 1, j]
+                    result += prefix[k + 1, j] * suffix[j] * entropy_of_choice(less_likely)
+            for j in range(n_sizes):
+                suffix[j] = off[k] * suffix[j] + on[k] * suffix[j + 1]
+        entropies[i] = result
+
+
+@kernel
 def _tilted_mass(scores, size_bias, tilt, on, off, weights, mass):
     """Total weight of the sizes, and the logarithm of the scale it is to be multiplied by.
 
@@ -242,6 +342,23 @@ def _fill_mass(on, off, weights, mass):
     for j in range(n_sizes):
         total += weights[j] * last[j]
     return total
+
+
+@kernel
+def _step(mass, on, off):
+    """One label of the recurrence, in place."""
+    for j in range(mass.shape[0] - 1, 0, -1):
+        mass[j] = off * mass[j] + on * mass[j - 1]
+    mass[0] *= off
+
+
+@kernel
+def _overlap(prefix, suffix):
+    """Weight of the sets that hold the label between a prefix and a suffix, over the label's own odds."""
+    overlap = 0.0
+    for j in range(prefix.shape[0] - 1):
+        overlap += prefix[j] * suffix[j + 1]
+    return overlap
 
 
 @kernel
