@@ -56,7 +56,8 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         "tol": [Interval(Real, 0, None, closed="left")],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
         "warm_start": ["boolean"],
-        "decision": [StrOptions(set(decisions.BY_NAME))],
+        "decision": [StrOptions(set(decisions.BY_NAME)), tuple, callable],
+        "answer_sizes": [None, tuple, list],
         "n_jobs": [Integral, None],
         "verbose": ["verbose"],
     }
@@ -109,12 +110,15 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         sizes = self._sizes(form, Y, support)
         all_sets = CardinalitySpace(Y.shape[1], *sizes, n_jobs=self.n_jobs)
         space = ObservedSpace(_canonical_sets(Y)) if self.label_space == "observed" else all_sets
+        if not form.is_one_class_per_row:
+            decisions.check(self.decision, self.answer_sizes, space)
         self._warn_where_undetermined(form, Y, sizes)
         fitted_as = (self.n_features_in_, form.classes.tolist(), *self._form_of_scores(support))
         return _Problem(X, Y, weights, support, form, sizes, space, fitted_as)
 
     def _settle(self, problem, prepared, start):
         """Solve and keep the fit; a fit that fails before leaves the one that was. Returns the start for another C."""
+        self._warn_of_rounding(prepared)
         coef, mean_score = self._solve(prepared.design, problem.space, problem.Y, start)
         self._keep(prepared, coef, mean_score)
         self._targets, self.classes_, self._fitted_as = problem.form, problem.form.classes, problem.fitted_as
@@ -168,9 +172,7 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         distribution = self.distribution(X)
         if self._targets.is_one_class_per_row:
             return decisions.exact_match(distribution)
-        if self.decision not in decisions.BY_NAME:
-            raise ValueError(f"decision must be one of {sorted(decisions.BY_NAME)}; got {self.decision!r}.")
-        return decisions.BY_NAME[self.decision](distribution)
+        return decisions.resolve(self.decision, self.answer_sizes)(distribution)
 
     @abstractmethod
     def _validate_X(self, X, *, reset): ...
@@ -181,6 +183,9 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
     @abstractmethod
     def _prepare(self, X, weights):
         """What fits at any C share: an object whose `design` the solver works on."""
+
+    def _warn_of_rounding(self, prepared):
+        """Say what rounding hides of the features at this C."""
 
     @abstractmethod
     def _earlier_scores(self, X):

@@ -1,19 +1,269 @@
-"""From a distribution to label sets: the best prediction for a metric. Knows nothing of fitting."""
+"""From a distribution to label sets: the best prediction for a metric. Knows nothing of fitting.
+
+Every decision takes `min_labels` and `max_labels`, limits on the size of the answer, within which it is the best.
+Without them only `exact_match` keeps to the sizes of the label space: all others may answer with an empty set (`top`
+with k=0 only) or with more labels than the label space allows. Answers are int8 (n_samples, n_labels); of equally good
+ones the smaller set and the lower label win, values that differ by 1e-13 of their magnitude being equal.
+"""
+
+from functools import partial
+from numbers import Integral
 
 import numpy as np
 
+from mlrh import expected as numerics
+from mlrh.blocks import map_blocks
+from mlrh.label_space import CardinalitySpace, ObservedSpace
 
-def exact_match(distribution):
-    """The sets most likely to be right as a whole (winner-take-all), always sets of the label space."""
-    return distribution.mode()
+
+def exact_match(distribution, *, min_labels=None, max_labels=None):
+    """The sets most likely to be right as a whole (winner-take-all), always sets of the label space.
+
+    Where the limits leave no set of the label space, no answer can be right: the likeliest labels are given, as many
+    as in the most probable set or the nearest number within the limits.
+    """
+    low, high = _limits(distribution, min_labels, max_labels)
+    modes = distribution.mode()
+    counts = np.count_nonzero(modes, axis=1)
+    outside = np.flatnonzero((counts < low) | (counts > high))
+    if len(outside):
+        modes[outside] = _likeliest(distribution, np.clip(counts, low, high))[outside]
+        rows, sets = _modes_within(distribution, outside, low, high)
+        modes[rows] = sets
+    return modes
 
 
-def hamming(distribution):
+def hamming(distribution, *, min_labels=None, max_labels=None):
     """The sets with the fewest wrong labels to be expected: every label with a marginal above 1/2.
 
-    Such a set may lie outside the label space and may be empty.
+    Such a set may lie outside the label space and may be empty. Limits add the likeliest of the other labels, or leave
+    out the least likely.
     """
-    return (distribution.marginals() > 0.5).astype(np.int8)
+    low, high = _limits(distribution, min_labels, max_labels)
+    sets = (distribution.marginals() > 0.5).astype(np.int8)
+    counts = np.count_nonzero(sets, axis=1)
+    outside = np.flatnonzero((counts < low) | (counts > high))
+    if len(outside):
+        sets[outside] = _likeliest(distribution, np.clip(counts, low, high))[outside]
+    return sets
 
 
-BY_NAME = {"exact_match": exact_match, "hamming": hamming}
+def f1(distribution, *, min_labels=None, max_labels=None):
+    """The sets with the highest expected F1, 2 tp / (2 tp + fp + fn), 1 for an empty answer to an empty truth.
+
+    Exact in every label space. The answer is empty only where the truth is likely to be.
+    """
+    limits = _limits(distribution, min_labels, max_labels)
+    if _lists_sets(distribution):
+        return _over_listed(distribution, lambda probs, sets: numerics.best_f1_by_sets(probs, sets, limits))
+    return _best(distribution, numerics.f1_of_counts, limits)
+
+
+def jaccard(distribution, *, min_labels=None, max_labels=None):
+    """The sets with the highest expected Jaccard index, tp / (tp + fp + fn), 1 for an empty answer to an empty truth.
+
+    Exact in a cardinality space; in an observed space the best of the candidates that `best` compares.
+    """
+    return _best(distribution, numerics.jaccard_of_counts, _limits(distribution, min_labels, max_labels))
+
+
+def top(distribution, k, *, min_labels=None, max_labels=None):
+    """The k likeliest labels of each row, which contain the most right labels that k can; limits change k."""
+    low, high = _limits(distribution, min_labels, max_labels)
+    n_labels = distribution.scores.shape[1]
+    if not _is_count(k) or k > n_labels:
+        raise ValueError(f"k must be an integer from 0 to the number of labels, {n_labels}; got {k!r}.")
+    return _likeliest(distribution, np.full(len(distribution.scores), np.clip(k, low, high)))
+
+
+def best(distribution, metric, *, min_labels=None, max_labels=None):
+    """The sets with the highest expected metric, a function f(tp, fp, fn) or a name of `BY_NAME`.
+
+    The function gets integer arrays of one shape, the numbers of labels rightly in the answer, wrongly in it and
+    wrongly left out, and returns numbers, more for better. It must never fall when a wrong label of the answer is
+    swapped for a right one, f(tp + 1, fp, fn) >= f(tp, fp + 1, fn + 1), which is checked.
+
+    In a cardinality space the answer is exact, in O(n_labels * max_labels^2) per row. In an observed space a function
+    gets the best among the observed sets and the sets of the m likeliest labels, m = 0, ..., n_labels: another set may
+    be better. (Exact match, Hamming and F1 are exact by their names.)
+
+    Examples
+    --------
+    >>> from mlrh import decisions
+    >>> from mlrh.label_space import CardinalitySpace
+    >>> d = CardinalitySpace(n_labels=3, min_labels=0, max_labels=2).distribution([[0.2, -0.3, -4.0]])
+    >>> decisions.best(d, lambda tp, fp, fn: -(fp + 5 * fn)).tolist()  # to miss a label costs as much as five too many
+    [[1, 1, 0]]
+    """
+    if isinstance(metric, str) and metric in BY_NAME:
+        return BY_NAME[metric](distribution, min_labels=min_labels, max_labels=max_labels)
+    limits = _limits(distribution, min_labels, max_labels)
+    metric = numerics.metric_function(metric, distribution.scores.shape[1])
+    _check_metric(metric, distribution.space)
+    return _best(distribution, metric, limits)
+
+
+def expected(distribution, metric, Y):
+    """E[metric] (n_samples,) of the predictions Y (n_samples, n_labels) if the truth has the distribution; exact.
+
+    The metric is any function f(tp, fp, fn) of arrays of counts, or "exact_match", "hamming" (the share of right
+    labels), "f1" or "jaccard". Costs O(n_labels * max_labels) per row beside the table of the metric, in an observed
+    space O(n_labels * n_sets).
+
+    Examples
+    --------
+    >>> from mlrh import decisions
+    >>> from mlrh.label_space import CardinalitySpace
+    >>> d = CardinalitySpace(n_labels=3, min_labels=1, max_labels=2).distribution([[2.0, 0.0, -1.0]])
+    >>> decisions.expected(d, "f1", [[1, 1, 0]]).round(3).tolist()
+    [0.755]
+    """
+    return distribution.expected(metric, Y)
+
+
+BY_NAME = {"exact_match": exact_match, "hamming": hamming, "f1": f1, "jaccard": jaccard}
+
+
+def resolve(decision, answer_sizes=None):
+    """The function from a distribution to label sets that the parameters `decision` and `answer_sizes` stand for.
+
+    A decision is a name of `BY_NAME`, ("top", k) or a function f(tp, fp, fn); answer_sizes is None or a pair of limits,
+    each a number or None.
+    """
+    limits = dict(zip(("min_labels", "max_labels"), _pair(answer_sizes), strict=True))
+    if isinstance(decision, str) and decision in BY_NAME:
+        return partial(BY_NAME[decision], **limits)
+    if isinstance(decision, tuple) and len(decision) == 2 and decision[0] == "top" and _is_count(decision[1]):
+        return partial(top, k=int(decision[1]), **limits)
+    if callable(decision):
+        return partial(best, metric=decision, **limits)
+    names = ", ".join(map(repr, sorted(BY_NAME)))
+    raise ValueError(f"decision must be one of {names}, ('top', k) or a function f(tp, fp, fn); got {decision!r}.")
+
+
+def check(decision, answer_sizes, space):
+    """Raise what `resolve(decision, answer_sizes)` would raise on any distribution of the space, by deciding no row."""
+    resolve(decision, answer_sizes)(space.distribution(np.empty((0, space.n_labels))))
+
+
+def _best(distribution, metric, limits):
+    """The best sets for a metric that has passed the check."""
+    if _lists_sets(distribution):
+        return _over_listed(distribution, partial(numerics.best_candidate_by_sets, metric=metric, limits=limits))
+    scores, pmf = _by_counts(distribution)
+    return numerics.best_by_counts(scores, pmf, metric, limits, n_jobs=_n_jobs(distribution))
+
+
+def _check_metric(metric, space):
+    counts = np.count_nonzero(space.sets, axis=1) if hasattr(space, "sets") else None
+    base = _base(space)
+    sizes = (base.min_labels, base.max_labels) if counts is None else (int(counts.min()), int(counts.max()))
+    numerics.check_metric(metric, space.n_labels, sizes)
+
+
+def _likeliest(distribution, counts):
+    """The counts[i] likeliest labels of each row; by score where that ranks them, since marginals are rounded."""
+    ranked_by = distribution.marginals() if _lists_sets(distribution) else _clamped_scores(distribution)
+    sets = np.zeros(ranked_by.shape, np.int8)
+    order = np.argsort(-ranked_by, axis=1, kind="stable")
+    np.put_along_axis(sets, order, (np.arange(sets.shape[1]) < counts[:, None]).astype(np.int8), axis=1)
+    return sets
+
+
+def _modes_within(distribution, rows, low, high):
+    """Those of the rows that have possible sets of low to high labels, and the most probable of these sets."""
+    space, known = _with_sizes(distribution.space, low, high), distribution.space.known
+    if space is None:
+        return rows[:0], np.empty((0, distribution.scores.shape[1]), np.int8)
+    if known is None:
+        return rows, space.mode(distribution.scores[rows])
+    rows = rows[space.fits(known[rows])]
+    return rows, space.given(known[rows]).mode(distribution.scores[rows])
+
+
+def _with_sizes(space, low, high):
+    """The label space without the sets of fewer than low or more than high labels; None if none are left."""
+    if hasattr(space, "sets"):
+        counts = np.count_nonzero(space.sets, axis=1)
+        kept = (counts >= low) & (counts <= high)
+        return ObservedSpace(space.sets[kept], space.set_bias[kept]) if kept.any() else None
+    base = _base(space)
+    low, high = max(low, base.min_labels), min(high, base.max_labels)
+    return CardinalitySpace(base.n_labels, low, high, base.size_bias, n_jobs=base.n_jobs) if low <= high else None
+
+
+def _lists_sets(distribution):
+    return hasattr(distribution.space, "sets")
+
+
+def _base(space):
+    """The cardinality space itself, of one where labels are known too."""
+    return getattr(space, "space", space)
+
+
+def _n_jobs(distribution):
+    return _base(distribution.space).n_jobs
+
+
+def _by_counts(distribution):
+    """Scores and probabilities of the sizes, in float64: all there is to know where no set is listed."""
+    scores = distribution.scores.astype(np.float64, copy=False)
+    return _clamped_scores(distribution), distribution.space.cardinality_pmf(scores)
+
+
+def _clamped_scores(distribution):
+    """Scores in float64, with numbers that stand for certainty where a label is known."""
+    scores, known = distribution.scores.astype(np.float64, copy=False), distribution.space.known
+    if known is None:
+        return scores
+    certain = 2e100  # beyond every score that a distribution takes
+    return np.where(known == 1, certain, np.where(known == 0, -certain, scores))
+
+
+def _over_listed(distribution, decide):
+    """Sets by decide(probs, sets) for blocks of rows."""
+    result = np.empty(distribution.scores.shape, np.int8)
+
+    def work(rows, probs):
+        result[rows] = decide(probs, distribution.space.sets)
+
+    _over_blocks(distribution, work)
+    return result
+
+
+def _over_blocks(distribution, work):
+    """work(rows, probabilities of the listed sets); the products inside have threads of their own."""
+    space, scores = distribution.space, distribution.scores
+    map_blocks(
+        lambda rows: work(rows, space.probabilities(scores, rows)),
+        len(scores),
+        rows_per_block=max(256, 2**20 // len(space.sets)),  # enough rows to share the table of a metric
+        n_jobs=1,
+    )
+
+
+def _limits(distribution, min_labels, max_labels):
+    """Smallest and largest size of the answer as integers, checked."""
+    n_labels = distribution.scores.shape[1]
+    low, high = 0 if min_labels is None else min_labels, n_labels if max_labels is None else max_labels
+    if not _is_count(low) or not _is_count(high) or low > min(high, n_labels):
+        raise ValueError(
+            "Limits on the size of the answer must be integers with 0 <= min_labels <= max_labels and min_labels <= "
+            f"{n_labels}, the number of labels; got min_labels={min_labels!r}, max_labels={max_labels!r}."
+        )
+    return int(low), int(min(high, n_labels))
+
+
+def _pair(answer_sizes):
+    sizes = (None, None) if answer_sizes is None else answer_sizes
+    is_pair = isinstance(sizes, tuple | list) and len(sizes) == 2
+    if not is_pair or not all(size is None or _is_count(size) for size in sizes):
+        raise ValueError(
+            "answer_sizes must be None or a pair of the smallest and the largest number of labels to answer with, each "
+            f"an integer or None; got {answer_sizes!r}."
+        )
+    return tuple(sizes)
+
+
+def _is_count(value):
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0

@@ -75,9 +75,15 @@ class MLRHClassifier(MLRHBase):
     max_iter : int, default=1000
     warm_start : bool, default=False
         Start from the last fit, if it has the same features and labels.
-    decision : {"exact_match", "hamming"}, default="exact_match"
-        What predict maximises: the probability that the whole set is right (never empty or oversized, unless the label
-        space allows it), or the expected number of right labels (may be empty or larger than max_labels).
+    decision : {"exact_match", "hamming", "f1", "jaccard"}, ("top", k) or callable, default="exact_match"
+        What predict maximises. "exact_match": the probability that the whole set is right; always a set of the label
+        space. "hamming": the expected number of right labels. "f1", "jaccard": that metric of a row's set, expected.
+        ("top", k): the right labels among k. A function f(tp, fp, fn): its expectation, see mlrh.decisions.best. All
+        but "exact_match" may answer with an empty set, or with more than max_labels labels, unless answer_sizes forbids
+        it. One class per row is always predicted as the most probable class.
+    answer_sizes : (int or None, int or None), default=None
+        Smallest and largest number of labels that predict answers with, the best within them being found. (min_labels
+        and max_labels say which sets can be true.) None: no limit. They don't apply to one class per row.
     n_jobs : int, default=None
         Threads over rows in the cardinality space. None: all usable cores, 1 inside a joblib worker.
     verbose : int, default=0
@@ -133,6 +139,7 @@ class MLRHClassifier(MLRHBase):
         max_iter=1000,
         warm_start=False,
         decision="exact_match",
+        answer_sizes=None,
         n_jobs=None,
         verbose=0,
     ):
@@ -149,6 +156,7 @@ class MLRHClassifier(MLRHBase):
         self.max_iter = max_iter
         self.warm_start = warm_start
         self.decision = decision
+        self.answer_sizes = answer_sizes
         self.n_jobs = n_jobs
         self.verbose = verbose
 
@@ -227,7 +235,7 @@ class KernelMLRHClassifier(MLRHBase):
     coef0 : float, default=0.0
     label_space, min_labels, max_labels, size_bias, C, l1_ratio, fit_intercept, solver, mm_step, tol, max_iter
         See MLRHClassifier.
-    warm_start, decision, n_jobs, verbose
+    warm_start, decision, answer_sizes, n_jobs, verbose
         See MLRHClassifier.
 
     Attributes
@@ -282,6 +290,7 @@ class KernelMLRHClassifier(MLRHBase):
         max_iter=1000,
         warm_start=False,
         decision="exact_match",
+        answer_sizes=None,
         n_jobs=None,
         verbose=0,
     ):
@@ -302,6 +311,7 @@ class KernelMLRHClassifier(MLRHBase):
         self.max_iter = max_iter
         self.warm_start = warm_start
         self.decision = decision
+        self.answer_sizes = answer_sizes
         self.n_jobs = n_jobs
         self.verbose = verbose
 
@@ -338,7 +348,7 @@ class KernelMLRHClassifier(MLRHBase):
         coef = prepared.back.T @ scores  # projects onto the features: back' features = I
         return coef, intercept + prepared.design.mean @ coef
 
-    def _keep(self, prepared, coef, mean_score):
+    def _warn_of_rounding(self, prepared):
         if prepared.lost > 0.01 / self.C > 0:
             warnings.warn(
                 "The kernel matrix is so unevenly scaled that rounding hides a part of it that matters at this C. "
@@ -346,6 +356,8 @@ class KernelMLRHClassifier(MLRHBase):
                 UserWarning,
                 stacklevel=5,
             )
+
+    def _keep(self, prepared, coef, mean_score):
         dtype = prepared.X.dtype
         self._gamma = prepared.gamma
         self.X_fit_ = None if self.kernel == "precomputed" else prepared.X.copy()  # a later change of X is not ours
