@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-SMALL_SIZES = {"digits.py": {"n_train": 400, "n_test": 300}}  # arguments of main that keep a run short
+SMALL_SIZES = {  # arguments of main that keep a run short
+    "digits.py": {"n_train": 400, "n_test": 300},
+    "questions.py": {"n_train": 400, "n_test": 200},
+}
 
 
 @cache
