@@ -262,6 +262,30 @@ def test_steps_are_reported_up_to_the_last():
     assert steps == [(step, 21) for step in range(1, 22)]
 
 
+def test_what_a_first_fit_compiles_does_not_count_in_the_time_that_starts_processes(monkeypatch):
+    clock, fitted = [0.0], set()
+    real = automatic.validation_scores
+
+    def slow_at_first(classifier, *args, **kwargs):
+        form = type(classifier), classifier.label_space, classifier.size_bias
+        clock[0] += 0.1 if form in fitted else 100.0
+        fitted.add(form)
+        return real(classifier, *args, **kwargs)
+
+    def processes(*_):
+        raise AssertionError("processes were started")
+
+    monkeypatch.setattr(automatic, "validation_scores", slow_at_first)
+    monkeypatch.setattr(automatic.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(automatic, "cpu_count", lambda: 2)
+    monkeypatch.setattr(automatic._Runner, "_in_processes", processes)
+    choose(sample(20), n_folds=2)
+    assert len(fitted) == 6 and clock[0] > 600
+    monkeypatch.setattr(automatic, "SERIAL_SECONDS", 0.5)
+    with pytest.raises(AssertionError, match="processes were started"):
+        choose(sample(20), n_folds=2)
+
+
 def test_an_interrupt_ends_the_choice():
     def report(done, total, text):
         raise KeyboardInterrupt

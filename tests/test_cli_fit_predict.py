@@ -8,18 +8,22 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from scipy import sparse
 from typer.testing import CliRunner
 
 from mlrh import MLRHClassifier, automatic, metrics, persistence
+from mlrh.__main__ import main
 from mlrh.automatic import choose
-from mlrh.cli import app, main
+from mlrh.cli import app
 from mlrh.cli.output import joined
 from mlrh.data import load_digit_scenes, read, write
 
@@ -138,6 +142,69 @@ def test_labels_can_be_named_in_every_way(way, folder):
     arguments = [part for value in values for part in ("--labels", value)]
     run("fit", "train.csv", "--kernel", "linear", "--label-space", "cardinality", "--folds", "2", *arguments)
     assert persistence.load(folder / "train.mlrh").schema == TRAIN.schema
+
+
+def test_names_in_quotes_may_have_commas_and_spaces_at_their_ends(folder):
+    data = replace(TRAIN, label_names=(*TRAIN.label_names[:7], 'ro;ck, "x"', " y ", "list.txt"))
+    write(data, folder / "train.csv")
+    more = '"ro;ck, ""x""" , " y ","list.txt"'
+    Path("names.txt").write_text("\n".join([*data.label_names[:7], 'ro;ck, "x"', '" y "', "list.txt"]))
+    options = ("--kernel", "linear", "--label-space", "cardinality", "--folds", "2")
+    for labels in (f"{','.join(data.label_names[:7])}, {more}", "names.txt"):
+        run("fit", "train.csv", "--labels", labels, *options)
+        assert persistence.load(folder / "train.mlrh").schema == data.schema
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """A folder with a model of a number and a nominal column, whose values are places."""
+    folder = tmp_path_factory.mktemp("places")
+    rows = [f"{row % 7},{('Rome', 'Oslo', '3')[row % 3]},{row % 2},{int(row % 3 == 0)}\n" for row in range(40)]
+    (folder / "train.csv").write_text("a,place,p,q\n" + "".join(rows))
+    model = choose(read(folder / "train.csv", ["p", "q"]), kernel="linear", label_space="cardinality", n_folds=2)
+    persistence.save(model, folder / "model.mlrh")
+    return folder
+
+
+def test_a_file_in_which_every_row_has_another_place_is_measured_with_its_places(places, folder):
+    text = "a,place,p,q\n1,Rome,0,1\n2,Oslo,1,1\n" + "".join(f"{row},new {row},0,0\n" for row in range(30))
+    Path("test.csv").write_text(text)
+    result = run("evaluate", places / "model.mlrh", "test.csv", "--json")
+    model = persistence.load(places / "model.mlrh")
+    data = read("test.csv", ["p", "q"], schema=replace(model.schema, categories={}, feature_names=("a",)))
+    codes = np.r_[0, 1, [np.nan] * 30]
+    data = replace(data, X=np.c_[data.X, codes], feature_names=("a", "place"), categories=model.schema.categories)
+    assert json.loads(result.stdout)["exact_match"] == pytest.approx((model.predict(data) == data.Y).all(axis=1).mean())
+    assert result.stderr.count("Note: ") == 1
+    assert "column 'place' in 30 of 32 rows (first: 'new 0')" in result.stderr
+
+
+def test_columns_that_the_model_does_not_know_may_hold_anything(places, folder):
+    Path("plain.csv").write_text("a,place\n1,3\n2,3\n")
+    Path("more.csv").write_text(',place,a,when,"half, numbers",p\n0,3,1,2020-01-01,x1y,?\n1,3,2,,5,maybe\n')
+    table = pa.table({"when": pa.array([0, 1], pa.timestamp("s")), "place": [3, 3], "a": [1.0, 2.0], "z": [[1], []]})
+    pq.write_table(table, "more.parquet")
+    expected = run("predict", places / "model.mlrh", "plain.csv", "--marginals")
+    for file in ("more.csv", "more.parquet"):
+        found = run("predict", places / "model.mlrh", file, "--marginals")
+        assert (found.stdout, found.stderr) == (expected.stdout, "")
+
+
+def test_rows_with_labels_that_the_model_does_not_know_are_noted_and_not_matched(folder):
+    rows = [f"{('1', '2', '1,2')[row % 3]} 1:{row % 3} 2:{row % 5}" for row in range(30)]
+    Path("train.svm").write_text("\n".join(rows))
+    Path("new.svm").write_text("\n".join("9," + row if place < 3 else row for place, row in enumerate(rows)))
+    run("fit", "train.svm", "--kernel", "linear", "--folds", "2")
+    plain, result = (run("evaluate", "train.mlrh", file, "--json") for file in ("train.svm", "new.svm"))
+    before, after = json.loads(plain.stdout), json.loads(result.stdout)
+    model, data = persistence.load("train.mlrh"), read("train.svm")
+    right = (model.predict(data) == data.Y).all(axis=1)
+    assert before["exact_match"] == pytest.approx(right.mean()) and right[:3].any()
+    assert after["exact_match"] == pytest.approx(right[3:].sum() / 30)
+    assert after["impossible_share"] == pytest.approx(before["impossible_share"] + 0.1)
+    assert after["hamming_loss"] == before["hamming_loss"]
+    note = "Note: new: 3 of 30 rows have labels that the model doesn't know (9), so they count as not matched.\n"
+    assert (plain.stderr, result.stderr) == ("", note)
 
 
 def test_new_rows_may_lack_labels_and_have_other_columns_in_another_order(scenes, folder):
@@ -282,7 +349,12 @@ def test_only_a_model_file_is_replaced(scenes, folder, capsys, monkeypatch):
         (("predict", "{}/model.mlrh", "{}/test.csv", "-o", "out.parquet.gz"), "leave out .gz"),
         (("predict", "{}/model.mlrh", "{}/test.csv", "-o", "{}/test.csv"), "is also read"),
         (("predict", "{}/model.mlrh", "{}/test.csv", "-o", "absent/out.csv"), "There is no folder"),
-        (("evaluate", "{}/model.mlrh", "few.csv"), "has no column 'digit 0'"),
+        (("evaluate", "{}/model.mlrh", "few.csv"), "has no column 'digit 0', which the model names as a label"),
+        (("fit", "{}/train.csv", "--labels", ""), "got an empty name in ''"),
+        (("fit", "{}/train.csv", "-o", "classifier.mlrh", "--labels", ""), "got an empty name in ''"),
+        (("fit", "{}/train.csv", "--labels", '"digit 0'), "must end with one"),
+        (("fit", "{}/train.csv", "-o", "-"), "can't be written to standard output"),
+        (("fit", "few.csv"), "(--labels, or labels= in Python)"),
         (("evaluate", "{}/model.mlrh", "{}/test.csv", "--labels", "digit 0"), "the labels must be the model's 10"),
     ],
 )
@@ -343,3 +415,107 @@ def test_a_fault_in_a_process_of_its_own_is_one_line_and_exit_code_2(tmp_path):
     done = subprocess.run((*PROGRAM, "predict", "none.mlrh", "-"), cwd=tmp_path, capture_output=True, input=b"")
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.decode() == "Error: There is no model file none.mlrh.\n"
+
+
+CLOSED = {
+    "output": (">&-", "Standard output is closed"),
+    "input": ("<&-", "Standard input is closed"),
+    "full": (">/dev/full", "Standard output can't be written (No space left on device)"),
+}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+@pytest.mark.parametrize("stream", CLOSED)
+def test_a_standard_stream_that_is_closed_or_full_is_one_sentence(command, stream, scenes):
+    redirection, words = CLOSED[stream]
+    file = "-" if stream == "input" else "test.csv"
+    line = f'exec "{sys.executable}" -m mlrh {command} model.mlrh {file} {redirection}'
+    done = subprocess.run(["sh", "-c", line], cwd=scenes, capture_output=True, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode().startswith(f"Error: {words}") and done.stderr.count(b"\n") == 1
+
+
+def test_predictions_for_which_the_disk_has_no_room_are_told_with_the_path(scenes, folder, capsys, monkeypatch):
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for name in ("out.csv", "out.jsonl", "out.parquet"):
+        arguments = ("predict", scenes / "model.mlrh", scenes / "test.csv", "--top", "500", "-o", name)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, limits[1]))
+        try:
+            message = failure(capsys, monkeypatch, *arguments)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert message == f"Error: {name}: can't be written (File too large); choose another place.\n"
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system doesn't list processes in /proc")
+@pytest.mark.parametrize("delay", [0.3, 3.0])
+def test_an_interrupt_of_a_fit_and_its_processes_ends_all_of_them_without_a_traceback(tmp_path, delay):
+    write(load_digit_scenes(1500), tmp_path / "large.csv")
+    arguments = (*PROGRAM, "fit", "large.csv", "--labels", NAMES, "--jobs", "2")
+    with subprocess.Popen(arguments, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True) as process:
+        wait_until(lambda: process.poll() is not None or len(workers_of(process.pid)) == 2)
+        time.sleep(delay)  # while they start, or while they compute
+        os.killpg(process.pid, signal.SIGINT)
+        printed = process.communicate(timeout=120)[1]
+    assert process.returncode == 130 and b"Traceback" not in printed
+    wait_until(lambda: not running_in_session(process.pid))
+    assert [path.name for path in tmp_path.iterdir()] == ["large.csv"]
+
+
+def wait_until(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def workers_of(session):
+    """The processes of joblib that compute."""
+    return [line for line in running_in_session(session).values() if b"popen_loky" in line]
+
+
+def running_in_session(session):
+    """Command lines by process, of those that haven't ended."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, _, own = (place / "stat").read_text().rpartition(") ")[2].split()[:4]
+            if int(own) == session and state != "Z":
+                found[place.name] = (place / "cmdline").read_bytes()
+        except OSError:  # it has just ended
+            continue
+    return found
+
+
+def test_a_column_to_ignore_is_no_feature(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(TRAIN, tmp_path / "scenes.arff")
+    run("fit", "scenes.arff", "--kernel", "linear", "--ignore", TRAIN.feature_names[3])
+    assert persistence.load("scenes.mlrh").schema.feature_names == TRAIN.feature_names[:3] + TRAIN.feature_names[4:]
+
+
+def test_predictions_replace_predictions_and_nothing_else(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(TRAIN, tmp_path / "scenes.arff")
+    write(TEST, tmp_path / "new.csv")
+    run("fit", "scenes.arff", "--kernel", "linear")
+    for target in ("out.csv", "out.csv.gz", "out.jsonl", "out.parquet"):
+        run("predict", "scenes.mlrh", "new.csv", "-o", target)
+        run("predict", "scenes.mlrh", "new.csv", "-o", target)
+    before = (tmp_path / "scenes.arff").read_bytes()
+    for taken in ("scenes.arff", "scenes.xml"):
+        sentence = failure(capsys, monkeypatch, "predict", "scenes.mlrh", "new.csv", "--to", "csv", "-o", taken)
+        assert "holds no predictions" in sentence
+    assert (tmp_path / "scenes.arff").read_bytes() == before
+
+
+def test_a_saved_model_predicts_a_data_frame_in_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(TRAIN, tmp_path / "scenes.arff")
+    run("fit", "scenes.arff", "--kernel", "linear")
+    model = persistence.load("scenes.mlrh")
+    frame = pd.DataFrame(TEST.X, columns=list(TEST.feature_names))[list(reversed(TEST.feature_names))]
+    np.testing.assert_array_equal(model.predict(frame), model.predict(TEST))

@@ -459,7 +459,13 @@ NOT_MODELS = {
     "pickle": (pickle.dumps(Trap()), "is a pickle"),
     "old pickle": (pickle.dumps(Trap(), protocol=0), "is not a model file"),
     "archive": (archive_of({"a": "b"}), "is an archive, but not a model file"),
-    "skops": (skops.io.dumps([1]), "is an archive, but not a model file"),
+    "skops": (skops.io.dumps([1]), "is a skops file, but not a model file that mlrh saved; skops.io.load may load it"),
+    "skops of others": (
+        skops.io.dumps({"f": os.system}),
+        r"is a skops file, but not a model file that mlrh saved; it is not loaded and holds posix\.system",
+    ),
+    "schema of others": (archive_of({"schema.json": "[]"}), "is an archive, but not a model file"),
+    "packed skops": (skops.io.dumps([1], compression=zipfile.ZIP_DEFLATED), "is an archive, but not a model file"),
 }
 
 

@@ -7,7 +7,9 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import groupby
 from typing import Any
 
@@ -20,6 +22,7 @@ from threadpoolctl import threadpool_limits
 from mlrh import decisions
 from mlrh.base import MLRHBase
 from mlrh.data.containers import DataError, MultilabelData, Schema
+from mlrh.data.frames import from_frame
 from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier, gamma_scale
 from mlrh.label_space import LabelSetDistribution
 from mlrh.metrics import evaluate
@@ -83,19 +86,23 @@ class Model:
         if not is_model:
             raise TypeError("A Model needs a schema, a preprocessor, a classifier of its labels, settings, validation.")
 
-    def distribution(self, data: MultilabelData) -> LabelSetDistribution:
-        """The distribution of the label set of each row; the data may have other columns and another order."""
+    def distribution(self, data) -> LabelSetDistribution:
+        """The distribution of the label set of each row of a MultilabelData or a pandas or polars DataFrame.
+
+        The data may have other columns besides the model's, and another order.
+        """
         return self.classifier.distribution(self._features(data))
 
-    def predict(self, data: MultilabelData) -> np.ndarray:
+    def predict(self, data) -> np.ndarray:
         """Label sets by the model's decision, (n_samples, n_labels), int8; columns as in schema.label_names."""
         return self.decide(self.distribution(data))
 
     def decide(self, distribution: LabelSetDistribution) -> np.ndarray:
         """The model's decision for a distribution it gave."""
-        return decisions.BY_NAME[self.classifier.decision](distribution)
+        return decisions.resolve(self.classifier.decision, self.classifier.answer_sizes)(distribution)
 
     def _features(self, data):
+        data = from_frame(data, self.schema) if hasattr(data, "columns") else data
         X = data.conform(self.schema).X
         if sparse.issparse(X) and self.settings["scaling"] == "standard":
             X = X.toarray()
@@ -155,7 +162,7 @@ def choose(
     """
     _check_choice("label_space", label_space, LABEL_SPACES)
     _check_choice("kernel", kernel, KERNELS)
-    _check_choice("decision", decision, tuple(decisions.BY_NAME))
+    _check_choice("decision", decision, tuple(SCORERS))
     _check_usable(data)
     notes: list[str] = []
     candidates = _candidates(data, _spaces(data, label_space, notes), _kernels(data, kernel, notes))
@@ -250,12 +257,14 @@ class _Runner:
     def __init__(self, n_jobs, total, report):
         self._n_jobs, self._total, self._report = n_jobs, total, report
         self._done, self._seconds = 0, 0.0
+        self._warm: set[tuple] = set()
 
     def __call__(self, tasks, data) -> Iterator:
         """The results, in the order of the tasks."""
         waiting = list(tasks)
         while waiting and not self._pays_off(waiting):
             task = waiting.pop(0)
+            self._warm_up(task)
             begin = time.perf_counter()
             result = _quietly(task, data)
             self._seconds += time.perf_counter() - begin
@@ -268,6 +277,14 @@ class _Runner:
         self._done += 1
         self._report(self._done, self._total, text)
 
+    def _warm_up(self, task):
+        """Do the like of the task with a few rows: a first fit may compile, which says nothing about the next ones."""
+        candidate = task.candidate
+        form = type(task), candidate.kernel, candidate.label_space, candidate.size_bias
+        if self._n_jobs is None and cpu_count() > 1 and form not in self._warm:
+            self._warm.add(form)
+            _quietly(replace(task, split=(np.arange(6), np.arange(6, 8))), _few_rows())
+
     def _pays_off(self, waiting):
         """Whether processes are worth their start."""
         if self._n_jobs is None:
@@ -277,15 +294,40 @@ class _Runner:
     def _in_processes(self, tasks, data):
         n_jobs = min(self._n_jobs or cpu_count(), len(tasks))
         parallel = Parallel(n_jobs, backend="loky", return_as="generator", initializer=_leave_interrupts_to_the_parent)
-        results = parallel(delayed(_quietly)(task, data) for task in tasks)
+        with _interrupts_delayed():
+            results = parallel(delayed(_quietly)(task, data) for task in tasks)
         for task, result in zip(tasks, results, strict=True):
             self.tell(str(task))
             yield result
 
 
+@contextmanager
+def _interrupts_delayed():
+    """Ctrl-C waits until the block ends; processes that are started in it never hear it, not even while they start."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    for helper in ("multiprocessing.resource_tracker", "joblib.externals.loky.backend.resource_tracker"):
+        # Both are processes whose start would end the delay, so they must run before.
+        with suppress(ImportError, AttributeError):
+            import_module(helper).ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _leave_interrupts_to_the_parent():
     """A worker that heard Ctrl-C too would end with a traceback of its own; the parent ends it quietly."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _few_rows():
+    """Eight rows with 0, 1 and 2 of three labels."""
+    X = np.arange(16.0).reshape(8, 2) % 5
+    Y = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1], [1, 0, 1], [0, 1, 1], [1, 0, 0]], np.int8)
+    return MultilabelData(X, Y, ("a", "b"), ("p", "q", "r"), "few rows")
 
 
 def _quietly(task, data):

@@ -58,6 +58,8 @@ COMPRESSED = {
 }
 ARRAYS = frozenset({"size_bias", "sets", "set_bias", "classes"})  # arguments of ours that are always arrays
 PICKLE_START = b"\x80"
+SKOPS_HEADER = "schema.json"
+AN_ARCHIVE = "is an archive, but not a model file that mlrh saved"
 
 
 class ModelFileError(ValueError):
@@ -188,16 +190,30 @@ def _header(data, shown):
         raise ModelFileError(f"{shown} {_what_else(data)}.")
     with zipfile.ZipFile(BytesIO(data)) as archive:
         members = archive.infolist()
+        # save never compresses, so that no small file can ask for much memory.
+        is_packed = any(m.compress_type != zipfile.ZIP_STORED or m.file_size > len(data) for m in members)
         if HEADER not in archive.namelist():
-            raise ModelFileError(f"{shown} is an archive, but not a model file that mlrh saved.")
-        if any(member.compress_type != zipfile.ZIP_STORED or member.file_size > len(data) for member in members):
-            # save never compresses, so that no small file can ask for much memory.
+            is_skops = SKOPS_HEADER in archive.namelist() and not is_packed
+            raise ModelFileError(f"{shown} {_what_skops_holds(data) if is_skops else AN_ARCHIVE}.")
+        if is_packed:
             raise ModelFileError(f"{shown} was changed after it was saved: it has compressed parts.")
         header = json.loads(archive.read(HEADER))
     if header["format"] != FORMAT:
         theirs = _line(f"format {header['format']} of mlrh {header['mlrh']}")
         raise ModelFileError(f"{shown} has {theirs}; mlrh {mlrh.__version__} reads format {FORMAT} only.")
     return header
+
+
+def _what_skops_holds(data):
+    """What an archive is that skops may have written, but not mlrh."""
+    import skops.io
+
+    try:
+        foreign = skops.io.get_untrusted_types(data=data)
+    except Exception:  # as in _one_sentence, but this file never was ours
+        return AN_ARCHIVE
+    holds = f"; it is not loaded and holds {_line(', '.join(foreign))}" if foreign else "; skops.io.load may load it"
+    return f"is a skops file, but not a model file that mlrh saved{holds}"
 
 
 def _what_else(data):

@@ -38,14 +38,30 @@ def program(
     """Multilabel classification with logistic regression: exact, joint and fast."""
 
 
-def main() -> None:
-    """Run the command line; the entry point of the program `mlrh`."""
+def run() -> int:
+    """Run the command that the arguments of the process name; returns its exit code."""
     try:
-        app()
-    except (ValueError, OSError, ImportError) as error:
-        print(f"Error: {_one_line(error)}", file=sys.stderr)
-        sys.exit(2)
+        return app(standalone_mode=False) or 0
+    except typer.Abort:
+        return 130
+    except BrokenPipeError:  # whoever reads our output has had enough
+        sys.stdout = None
+        return 1
+    except Exception as error:
+        if hasattr(error, "format_message") and not _is_help(error):  # a mistake in the arguments
+            return _fail(error.format_message())
+        if hasattr(error, "show"):
+            error.show()
+            return 2
+        if isinstance(error, ValueError | OSError | ImportError):
+            return _fail(str(error) or type(error).__name__)
+        raise
 
 
-def _one_line(error):
-    return " ".join(str(error).split()) or type(error).__name__
+def _is_help(error):
+    return type(error).__name__ == "NoArgsIsHelpError"
+
+
+def _fail(sentence):
+    print(f"Error: {' '.join(sentence.split())}", file=sys.stderr)
+    return 2

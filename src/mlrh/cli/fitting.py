@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from mlrh.cli.inputs import FormatOption, JobsOption, LabelsOption, chosen_labels, read_data
+from mlrh.cli.inputs import FormatOption, IgnoreOption, JobsOption, LabelsOption, chosen_labels, read_data
 from mlrh.cli.output import check_output
 from mlrh.cli.terminal import (
     described_choice,
@@ -30,6 +30,7 @@ def fit(
         typer.Option("--output", "-o", help="Model file; default: the data file's stem + .mlrh.", show_default=False),
     ] = None,
     labels: LabelsOption = None,
+    ignore: IgnoreOption = None,
     format: FormatOption = None,
     label_space: Annotated[
         Literal["auto", "cardinality", "observed"],
@@ -54,12 +55,13 @@ def fit(
     Example: `mlrh fit songs.csv --labels happy,sad,calm --output songs.mlrh`
     """
     console = Console(stderr=True)
+    chosen = chosen_labels(labels)
     target = _target(file, output, labels or [])
     from mlrh.automatic import choose
     from mlrh.persistence import save
 
     with warnings_as_notes(console):
-        data = read_data(file, chosen_labels(labels), format)
+        data = read_data(file, chosen, format).without(ignore or ())
     console.print(facts({"data": described_data(data)}), highlight=False)
     with progress_bar(console) as report:
         model = choose(
@@ -82,6 +84,8 @@ def _target(file, output, labels):
     """Where to save; refused before anything is computed."""
     from mlrh.data.sources import parts_of
 
+    if output is not None and str(output) == "-":
+        raise ValueError("A model can't be written to standard output; give the name of a file with --output.")
     if output is None and file == "-":
         raise ValueError("A model of standard input needs a name; give it with --output.")
     target = output or Path(f"{parts_of(Path(file).name)[0]}.mlrh")

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -50,8 +51,27 @@ def check_output(output: str, others: Iterable[str]) -> None:
         raise ValueError(f"There is no folder {folder}, in which {path.name} is to be written; create it first.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ValueError(f"The folder {folder} can't be written to; choose another with --output.")
-    if any(Path(other).exists() and path.exists() and os.path.samefile(other, path) for other in others):
+    if any(Path(other).is_file() and path.exists() and os.path.samefile(other, path) for other in others):
         raise ValueError(f"{output} is also read, and would be overwritten; choose another name with --output.")
+
+
+def check_replaced(output: str) -> None:
+    """Raise a ValueError where a file exists that holds something else than predictions."""
+    path = Path(output)
+    if not path.exists() or not path.stat().st_size:
+        return
+    start = path.read_bytes()[:4096]
+    if start.startswith(b"\x1f\x8b"):
+        start = zlib.decompressobj(wbits=31).decompress(start)
+    is_ours = start.startswith((b"row,", b'{"row": ')) or (start.startswith(b"PAR1") and _has_row_column(path))
+    if not is_ours:
+        raise ValueError(f"{output} exists and holds no predictions; remove it or choose another name with --output.")
+
+
+def _has_row_column(path):
+    from pyarrow import parquet
+
+    return "row" in parquet.read_schema(path).names
 
 
 def write_predictions(chunks: Chunks, columns: list[str], output: str, format: Target) -> None:
@@ -65,10 +85,10 @@ def write_predictions(chunks: Chunks, columns: list[str], output: str, format: T
 
         write_texts({Path(output): texts})
         return
-    with quiet_if_closed():
+    with quiet_if_closed() as out:
         for text in texts:
-            _standard_output().write(text.encode("utf-8"))
-            _standard_output().flush()
+            out.buffer.write(text.encode("utf-8"))
+            out.flush()
 
 
 def joined(names: Iterable[str]) -> str:
@@ -82,14 +102,24 @@ def joined(names: Iterable[str]) -> str:
 
 
 @contextmanager
-def quiet_if_closed() -> Iterator[None]:
-    """Ends quietly a block that prints to a pipe whose reader has had enough, such as `| head`."""
+def quiet_if_closed() -> Iterator[Any]:
+    """Gives standard output; ends quietly a block that prints to a pipe whose reader has had enough (`| head`)."""
+    out = standard_output()
     try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
+        yield out
+        out.flush()
+    except OSError as error:
         # Python flushes once more at exit, and would complain there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise OSError(f"Standard output can't be written ({error.strerror or error}).") from error
+
+
+def standard_output() -> Any:
+    """Standard output, or a ValueError where it was closed before the program began (`>&-`)."""
+    if sys.stdout is None:
+        raise ValueError("Standard output is closed; open it, or give a file with --output where there is one.")
+    return sys.stdout
 
 
 def _csv_texts(chunks, columns):
@@ -125,16 +155,15 @@ def _rounded(value):
 
 
 def _write_parquet(chunks, columns, output):
-    from mlrh.data.sources import replacing
+    from mlrh.data.sources import replacing, told_if_not_written
 
     if output == "-":
-        with quiet_if_closed():
+        with quiet_if_closed() as out:
             content = io.BytesIO()
             _parquet_to(content, chunks, columns)
-            _standard_output().write(content.getvalue())
-            _standard_output().flush()
+            out.buffer.write(content.getvalue())
         return
-    with replacing([Path(output)]) as (file,):
+    with replacing([Path(output)]) as (file,), told_if_not_written(Path(output)):
         _parquet_to(file, chunks, columns)
 
 
@@ -148,7 +177,3 @@ def _parquet_to(file: IO[bytes], chunks, columns):
     with parquet.ParquetWriter(file, schema) as writer:
         for chunk in chunks:
             writer.write_table(pyarrow.Table.from_pylist(chunk, schema))
-
-
-def _standard_output():
-    return sys.stdout.buffer

@@ -1,6 +1,7 @@
 """The commands that use a saved model, predict and evaluate: parse, call, print."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,15 @@ from mlrh.cli.inputs import (
     read_labelled_rows,
     read_rows,
 )
-from mlrh.cli.output import Target, check_output, quiet_if_closed, target_format, write_predictions
+from mlrh.cli.output import (
+    Target,
+    check_output,
+    check_replaced,
+    quiet_if_closed,
+    standard_output,
+    target_format,
+    write_predictions,
+)
 from mlrh.cli.terminal import metrics_table, say, warnings_as_notes
 
 MAX_TOP = 1000
@@ -60,15 +69,19 @@ def predict(
 
     Columns: row (from 1), labels, probability of that label set. In CSV, labels are separated by ; and a ; or \ within
     a name has a \ before it; in jsonl and parquet they are a list. Label columns that the file may have are ignored,
-    and so are columns that the model doesn't know. With --top the sets are the most probable ones,
-    whatever the decision.
+    and so are columns that the model doesn't know, whatever they hold. Values of nominal columns that it doesn't know
+    count as missing, and are noted. With --top the sets are the most probable ones, whatever the decision.
+    An existing file is replaced only if it holds predictions.
 
     Example: `mlrh predict songs.mlrh new.csv --marginals --output predictions.csv`
     """
     console = Console(stderr=True)
     to = target_format(output, to)
-    if output != "-":
+    if output == "-":
+        standard_output()
+    else:
         check_output(output, [str(model_file), file])
+        check_replaced(output)
     with warnings_as_notes(console):
         model = load_model(model_file)
         data = read_rows(file, model, format_in)
@@ -87,7 +100,7 @@ def evaluate(
         typer.Option(
             "--labels",
             help="Label columns if they have other names than in training, in the order of training; separated by "
-            "commas, or a .txt file with one name per line.",
+            "commas (a name that holds one: in double quotes), or a .txt file with one name per line.",
             show_default=False,
         ),
     ] = None,
@@ -96,22 +109,43 @@ def evaluate(
 ) -> None:
     """Measure a model on rows whose labels are known, and that it wasn't fitted to.
 
+    A row of a LIBSVM file with labels that the model doesn't know is no exact match, and its set held impossible; the
+    other measures are of the model's labels.
+
     Example: `mlrh evaluate songs.mlrh test.csv`
     """
-    from mlrh import metrics
-
     console = Console(stderr=True)
+    standard_output()
     with warnings_as_notes(console):
         model = load_model(model_file)
         data = read_labelled_rows(file, model, chosen_labels(labels), format)
-    distribution = model.distribution(data)
-    measured = metrics.evaluate(data.Y, model.decide(distribution), distribution.log_prob(data.Y))
+        measured = _measured(model, data)
     with quiet_if_closed():
         if as_json:
             typer.echo(json.dumps({"n_rows": len(data.Y), **measured}))
         else:
             typer.echo(f"{data.name}: {len(data.Y):,} rows")
             Console().print(metrics_table(measured), highlight=False)
+
+
+def _measured(model, data):
+    """The measures of the model; rows with labels that it doesn't know, which come after its own, can't be right."""
+    import numpy as np
+
+    from mlrh import metrics
+
+    n_labels = len(model.schema.label_names)
+    Y, is_foreign = data.Y[:, :n_labels], data.Y[:, n_labels:].any(axis=1)
+    distribution = model.distribution(data)
+    predicted, log_prob = model.decide(distribution), distribution.log_prob(Y)
+    measured = metrics.evaluate(Y, predicted, np.where(is_foreign, -np.inf, log_prob))
+    if is_foreign.any():
+        measured["exact_match"] = float(((predicted == Y).all(axis=1) & ~is_foreign).mean())
+        names = data.label_names[n_labels : n_labels + 3]
+        more = ", ..." if data.Y.shape[1] > n_labels + 3 else ""
+        what = f"{is_foreign.sum()} of {len(Y)} rows have labels that the model doesn't know ({', '.join(names)}{more})"
+        warnings.warn(f"{data.name}: {what}, so they count as not matched.", UserWarning, stacklevel=2)
+    return measured
 
 
 def _predictions(model, data, *, marginals, top):

@@ -1,5 +1,6 @@
 """The commands that run experiments: compare, reproduce; and the list of public data sets."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from mlrh.cli.inputs import FormatOption, JobsOption, LabelsOption, chosen_labels, read_data
+from mlrh.cli.inputs import FormatOption, IgnoreOption, JobsOption, LabelsOption, chosen_labels, read_data
 from mlrh.cli.output import quiet_if_closed
 from mlrh.cli.progress import progress_on
 from mlrh.cli.terminal import say, warnings_as_notes
@@ -63,6 +64,7 @@ def compare(
         str, typer.Argument(help="Data file (ARFF, LIBSVM, CSV, Parquet; also .gz) or a name of `mlrh datasets`.")
     ],
     labels: LabelsOption = None,
+    ignore: IgnoreOption = None,
     format: FormatOption = None,
     method: Annotated[
         list[str] | None,
@@ -92,7 +94,8 @@ def compare(
     from mlrh.experiments.reproduce import compare as run
 
     families = _families(method)
-    dataset = Dataset(*_named_data(file, labels, format, data_dir))
+    name, data = _named_data(file, labels, format, data_dir)
+    dataset = Dataset(name, data.without(ignore or ()))
     _check_size(dataset)
     output = output or Path(f"{dataset.name}-comparison")
     with progress_on(Console(stderr=True), output) as report:
@@ -115,7 +118,7 @@ def datasets(data_dir: DataDir = None) -> None:
         numbers = (entry.n_samples, entry.n_features, entry.n_labels)
         table.add_row(entry.name, *map(str, numbers), f"{entry.cardinality:.3f}", str(entry.max_labels), place)
     with quiet_if_closed():
-        Console().print(table)
+        Console(width=max(Console().width, 80)).print(table)  # rather wrapped by the terminal than cut
 
 
 def _publish(page, folder):
@@ -141,7 +144,7 @@ def _named_data(file, labels, format, data_dir):
     from mlrh.data import load
     from mlrh.data.catalogue import entries
 
-    if file in {entry.name for entry in entries()} and not Path(file).exists():
+    if not Path(file).exists() and (file in {entry.name for entry in entries()} or re.fullmatch(r"\w+", file)):
         return file, load(file, data_dir=data_dir)
     with warnings_as_notes(Console(stderr=True)):
         data = read_data(file, chosen_labels(labels), format)
@@ -151,6 +154,8 @@ def _named_data(file, labels, format, data_dir):
 def _check_size(dataset):
     from mlrh.experiments.plans import N_FOLDS
 
-    n_rows = dataset.data.X.shape[0]
+    n_rows, n_labels = dataset.data.Y.shape
+    if n_labels < 2:
+        raise ValueError(f"{dataset.name} has {n_labels} label; label sets can be compared from 2 labels on.")
     if n_rows < 5 * N_FOLDS:
         raise ValueError(f"{dataset.name} has {n_rows} rows; {N_FOLDS} outer folds with inner ones need {5 * N_FOLDS}.")
