@@ -1,12 +1,15 @@
 """The whole reproduction on little data: every table is there, and what is missing is said."""
 
 import os
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from experiment_samples import TINY, small_dataset, tiny_grids  # noqa: F401
 
 from mlrh.experiments import reproduce as module
+from mlrh.experiments.plans import PROFILES
 from mlrh.experiments.records import read_records
 from mlrh.experiments.report import to_html, to_markdown
 from mlrh.experiments.reproduce import compare, paper_datasets, reproduce
@@ -57,6 +60,17 @@ def test_with_a_folder_the_papers_sets_are_read_from_it():
         ("emotions", (593, 72)),
         ("digits", (1500, 64)),
     ]
+
+
+@pytest.mark.skipif("MLRH_DATA" not in os.environ, reason="set MLRH_DATA to a folder with the public data sets")
+def test_the_published_report_is_what_the_published_records_say(tmp_path, monkeypatch):
+    published = Path(__file__).parents[1] / "docs" / "reproduction"
+    shutil.copy(published / "records.jsonl", tmp_path)
+    monkeypatch.setattr("mlrh.experiments.runner.run_task", None)  # nothing is left to be computed
+    datasets, _ = paper_datasets(["scene", "emotions"])
+    report = reproduce(datasets, PROFILES["full"], tmp_path, n_jobs=1)
+    written = (published / "report.md").read_text(encoding="utf-8")
+    assert to_markdown(report).split("Made by")[0] == written.split("Made by")[0]
 
 
 def test_a_comparison_in_which_a_method_fails_says_so_and_shows_the_others(tmp_path, monkeypatch):

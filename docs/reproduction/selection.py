@@ -23,7 +23,8 @@ def log_prob(model, X, Y):
 
 profile, dataset = PROFILES["full"], Dataset("emotions", load("emotions"))
 grid = profile.grids["rbf"]
-found: dict[str, list] = {name: [] for name in ("exact match", "log-loss of the set", "exact match, three seeds", "best of each fold")}
+names = ("exact match", "log-loss of the set", "exact match, three seeds", "best of each fold")
+found: dict[str, list] = {name: [] for name in names}
 table = []
 for task in nested_tasks(dataset, profile, ["mlrh-rbf"]):
     rows = _rows(task, dataset, profile, 5)
