@@ -307,10 +307,10 @@ def _interrupts_delayed():
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    for helper in ("multiprocessing.resource_tracker", "joblib.externals.loky.backend.resource_tracker"):
+    for tracker in ("multiprocessing.resource_tracker", "joblib.externals.loky.backend.resource_tracker"):
         # Both are processes whose start would end the delay, so they must run before.
         with suppress(ImportError, AttributeError):
-            import_module(helper).ensure_running()
+            import_module(tracker).ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -100,7 +100,7 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
             raise ValueError(f"These solvers minimise smooth objectives, so l1_ratio must be 0; got {self.l1_ratio}.")
         X = self._validate_X(X, reset=True)
         form, Y = targets.encode(y)
-        _check_same_length(X, Y)
+        targets.check_same_length(X, Y)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         _check_strength(self.C, weights)
         support = np.flatnonzero(weights > 0)
@@ -154,11 +154,8 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
 
     def score(self, X, y, sample_weight=None) -> float:
         """Share of rows whose predicted set is exactly right."""
-        predicted = self._decide(X)
-        truth, unknown = self._targets.partial_indicator(y)
-        _check_same_length(predicted, truth)
-        weights = _check_sample_weight(sample_weight, predicted, dtype=np.float64)
-        return float(np.average((truth == predicted).all(axis=1) & ~unknown, weights=weights))
+        predicted = self._decide(X)  # first, so that what isn't fitted says so
+        return self._targets.share_right(predicted, y, sample_weight)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -306,12 +303,6 @@ def _check_strength(C, weights):
         total = weights.sum()
     if not np.isfinite(1.0 / C) or not np.isfinite(total):
         raise ValueError(f"1 / C and the sum of sample_weight must be finite; got C={C} and {total}.")
-
-
-def _check_same_length(X, Y):
-    n_rows, n_targets = X.shape[0], Y.shape[0]
-    if n_rows != n_targets:
-        raise ValueError(f"X and y must have the same number of rows; got {n_rows} and {n_targets}.")
 
 
 def _check_sizes(counts, support, smallest, largest):

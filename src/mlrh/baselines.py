@@ -88,7 +88,7 @@ def chain_set_log_proba(chain, X, Y) -> np.ndarray:
     Y = as_indicator(Y, "Y")
     _check_chain(chain, Y)
     X = validate_data(chain, X, accept_sparse="csr", reset=False)
-    _check_same_length(X, Y)
+    targets.check_same_length(X, Y)
     earlier = Y[:, chain.order_]
     log_proba = np.zeros(len(Y))
     for place, (link, label) in enumerate(zip(chain.estimators_, chain.order_, strict=True)):
@@ -142,7 +142,7 @@ class OrConstant(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         X, y = validate_data(self, X, y, skip_check_array=True)
         y = column_or_1d(y, warn=True)
         weights, options = _weights_to_pass_on(self.estimator, sample_weight, X)
-        _check_same_length(X, y)
+        targets.check_same_length(X, y)
         assert_all_finite(y, input_name="y")
         check_classification_targets(y)
         seen = np.unique(y[weights > 0])
@@ -198,11 +198,8 @@ class _SetClassifier(ClassifierMixin, BaseEstimator):
 
     def score(self, X, y, sample_weight=None) -> float:
         """Share of rows whose predicted set is exactly right."""
-        predicted = self._predict_sets(X)
-        truth, unknown = self._targets.partial_indicator(y)
-        _check_same_length(predicted, truth)
-        weights = _check_sample_weight(sample_weight, predicted, dtype=np.float64)
-        return float(np.average((truth == predicted).all(axis=1) & ~unknown, weights=weights))
+        predicted = self._predict_sets(X)  # first, so that what isn't fitted says so
+        return self._targets.share_right(predicted, y, sample_weight)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -266,7 +263,7 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
         """
         X = validate_data(self, X, skip_check_array=True)
         form, Y = targets.encode(y)
-        _check_same_length(X, Y)
+        targets.check_same_length(X, Y)
         weights, options = _weights_to_pass_on(self._chosen(), sample_weight, X)
         support = np.flatnonzero(weights > 0)
         form, shown = form.seen_in(Y[support]) if len(support) < len(Y) else (form, Y)
@@ -296,7 +293,7 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
         X = _for_estimator(self, X)
         log_proba = np.zeros((_num_samples(X), 1)) if self.estimator_ is None else _log_proba(self.estimator_, X)
         Y, unknown = self._targets.partial_indicator(Y)
-        _check_same_length(log_proba, Y)
+        targets.check_same_length(log_proba, Y)
         code_of = {row.tobytes(): code for code, row in enumerate(self.sets_)}
         codes = np.array([code_of.get(row.tobytes(), -1) for row in Y], np.int64)
         return np.where((codes < 0) | unknown, -np.inf, log_proba[np.arange(len(Y)), codes])
@@ -378,7 +375,7 @@ class MLkNN(_SetClassifier):
         """Fit to X (n_samples, n_features), dense or sparse, and y in any of the forms of MLRHClassifier."""
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
         form, Y = targets.encode(y)
-        _check_same_length(X, Y)
+        targets.check_same_length(X, Y)
         if len(Y) < 2:
             raise ValueError("Neighbours of training rows need at least 2 rows; got n_samples=1.")
         n_neighbors = min(self.n_neighbors, len(Y) - 1)
@@ -493,9 +490,3 @@ def _check_chain(chain, Y):
             "With cv, the links must be trained on labels for a set to have a probability; use chain_method='predict' "
             f"in place of {chain.chain_method_!r}."
         )
-
-
-def _check_same_length(X, Y):
-    n_rows, n_targets = _num_samples(X), len(Y)
-    if n_rows != n_targets:
-        raise ValueError(f"X and y must have the same number of rows; got {n_rows} and {n_targets}.")

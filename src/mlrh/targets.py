@@ -13,6 +13,7 @@ from scipy import sparse
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, _num_samples
 
 from mlrh.indicator import as_indicator
 
@@ -34,6 +35,13 @@ def encode(y):
     else:
         targets = _class_targets(y) if y.ndim == 1 else _matrix_targets(y)
     return targets, targets.indicator(y)
+
+
+def check_same_length(X, Y):
+    """Raise a ValueError unless X and Y have as many rows."""
+    n_rows, n_targets = _num_samples(X), _num_samples(Y)
+    if n_rows != n_targets:
+        raise ValueError(f"X and y must have the same number of rows; got {n_rows} and {n_targets}.")
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,13 @@ class Targets:
         if matrix.shape[1] != len(self.classes):
             raise ValueError(f"y must have {len(self.classes)} columns, as in training; got {matrix.shape[1]}.")
         return matrix, np.zeros(len(matrix), bool)
+
+    def share_right(self, predicted, y, sample_weight=None) -> float:
+        """Share of the rows of y whose predicted set (n_samples, n_labels) is exactly right."""
+        truth, unknown = self.partial_indicator(y)
+        check_same_length(predicted, truth)
+        weights = _check_sample_weight(sample_weight, predicted, dtype=np.float64)
+        return float(np.average((truth == predicted).all(axis=1) & ~unknown, weights=weights))
 
     def seen_in(self, Y):
         """These targets and the matrix without the classes, or labels of sets, that no row of Y has."""

@@ -219,11 +219,8 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def score(self, X, y, sample_weight=None) -> float:
         """Share of rows whose predicted set is exactly right, as of every classifier here, whatever the metric."""
-        predicted = self._predict_sets(X)
-        truth, unknown = self._targets.partial_indicator(y)
-        _check_same_length(predicted, truth)
-        weights = _check_sample_weight(sample_weight, predicted, dtype=np.float64)
-        return float(np.average((truth == predicted).all(axis=1) & ~unknown, weights=weights))
+        predicted = self._predict_sets(X)  # first, so that what isn't fitted says so
+        return self._targets.share_right(predicted, y, sample_weight)
 
     def __sklearn_tags__(self):
         tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
@@ -290,7 +287,7 @@ class _Task:
 
 def _task(estimator, X, form, Y, sample_weight):
     """The checked training rows."""
-    _check_same_length(X, Y)
+    targets.check_same_length(X, Y)
     if form.is_one_class_per_row and len(form.classes) > 2:
         raise ValueError(
             "Only binary classification is supported. For one class per row there must be 2 classes, got "
@@ -411,9 +408,3 @@ def _check_finite(scores):
     if bad.any():
         row, label = np.argwhere(bad)[0]
         raise ValueError(f"Scores must be finite; got {scores[row, label]} for label {label} of row {row}.")
-
-
-def _check_same_length(X, Y):
-    n_rows, n_targets = _num_samples(X), len(Y)
-    if n_rows != n_targets:
-        raise ValueError(f"X and y must have the same number of rows; got {n_rows} and {n_targets}.")
