@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+FLOOR_NOTE = "log-loss: P at least 1e-6\nheld impossible: P = 0"
 SCALINGS = {"standard": "standardised", "max_abs": "divided by the largest magnitude of each"}
 
 
@@ -106,7 +107,7 @@ def metrics_table(metrics: Mapping[str, float]) -> Table:
 
 
 def _numbers(*headers):
-    table = Table(*headers, box=None, pad_edge=False)
+    table = Table(*headers, box=None, pad_edge=False, caption=FLOOR_NOTE, caption_justify="left", caption_style="dim")
     for column in table.columns[1:]:
         column.justify = "right"
     return table
