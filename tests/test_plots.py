@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mlrh.experiments.plots import descent_plot, reliability_plot, size_plot, spread_plot
@@ -107,6 +107,8 @@ def test_numbers_that_are_not_finite_have_no_mark_and_their_mean_is_printed():
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.tuples(st.text(), st.lists(NUMBERS, max_size=5), st.none() | NUMBERS), min_size=1, max_size=5))
+@example([("largest", [1.7894736842105262e308], None)])
+@example([("both ends", [-1.7976931348623157e308, 1.7976931348623157e308], 1e308)])
 def test_a_spread_plot_of_any_numbers_and_names_is_xml_with_all_marks_inside(rows):
     assert_drawn_inside(spread(rows))
 

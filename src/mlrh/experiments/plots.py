@@ -229,13 +229,14 @@ class _Scale:
 
 def _padded(values):
     """Ends of an axis a little wider than the values; of one that floats can divide, where they are nearly equal."""
-    low, high = min(values, default=0.0), max(values, default=1.0)
+    # Beyond what lets the ends differ by a float, values are drawn at the end of the axis.
+    low, high = (min(max(end, -8e307), 8e307) for end in (min(values, default=0.0), max(values, default=1.0)))
     size = max(abs(low), abs(high))
     if high / 2 - low / 2 <= max(1e-9 * size, 1e-290):
         pad = 0.05 * size if size > 1e-280 else 0.05
     else:
         pad = 0.1 * (high / 2 - low / 2)
-    return max(low - pad, -1.7e308), min(high + pad, 1.7e308)
+    return low - pad, high + pad
 
 
 def _ticks(low, high, most):
