@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from samples import make_multilabel
 from scipy import sparse
-from sklearn.metrics import hamming_loss
+from sklearn.metrics import accuracy_score, f1_score, hamming_loss, jaccard_score
 from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -62,13 +62,22 @@ def fold_scores(pipeline, data, decision):
     scores = []
     for train, held_out in KFold(3, shuffle=True, random_state=4).split(data.X):
         predicted = pipeline.fit(data.X[train], data.Y[train]).predict(data.X[held_out])
-        wrong = predicted != data.Y[held_out]
-        scores.append(-wrong.mean() if decision == "hamming" else 1 - wrong.any(axis=1).mean())
+        scores.append(METRICS[decision](data.Y[held_out], predicted))
     return scores
 
 
-@pytest.mark.parametrize("decision", ["exact_match", "hamming"])
-@pytest.mark.parametrize("seed", [0, 1])
+METRICS = {
+    "exact_match": accuracy_score,
+    "hamming": lambda Y, predicted: 1 - hamming_loss(Y, predicted),
+    "f1": lambda Y, predicted: f1_score(Y, predicted, average="samples", zero_division=1),
+    "jaccard": lambda Y, predicted: jaccard_score(Y, predicted, average="samples", zero_division=1),
+}
+
+
+@pytest.mark.parametrize(
+    ("decision", "seed"),
+    [("exact_match", 0), ("exact_match", 1), ("hamming", 0), ("hamming", 1), ("f1", 0), ("jaccard", 1)],
+)
 def test_the_choice_is_that_of_a_search_written_out_with_pipelines(decision, seed):
     data = sample(seed=seed)
     model = choose(data, decision=decision, n_folds=3, seed=4)
@@ -78,8 +87,10 @@ def test_the_choice_is_that_of_a_search_written_out_with_pipelines(decision, see
     best = max(round(float(np.mean(scores)), 9) for _, scores in scored)
     settings, scores = next(pair for pair in scored if round(float(np.mean(pair[1])), 9) == best)
     assert {name: model.settings[name] for name in settings} == settings
-    metric, sign = ("hamming_loss", -1) if decision == "hamming" else ("exact_match", 1)
-    np.testing.assert_allclose(sign * np.array(model.validation[metric]), scores, atol=1e-12)
+    found = model.validation[
+        "f1_example" if decision == "f1" else "hamming_loss" if decision == "hamming" else decision
+    ]
+    np.testing.assert_allclose(1 - np.array(found) if decision == "hamming" else found, scores, atol=1e-12)
 
 
 def test_the_final_model_is_the_chosen_pipeline_fitted_to_all_rows():

@@ -114,10 +114,11 @@ def test_a_model_of_any_format_predicts_what_the_model_in_memory_predicts(file, 
     np.testing.assert_allclose([float(row["probability"]) for row in predicted], expected, rtol=1e-5)
 
 
-def test_a_kernel_model_of_a_file_is_that_of_memory(folder):
+@pytest.mark.parametrize("decision", ["hamming", "f1"])
+def test_a_kernel_model_of_a_file_is_that_of_memory(decision, folder):
     write(TRAIN, folder / "train.csv")
-    result = run("fit", "train.csv", "--labels", NAMES, "--folds", "2", "--decision", "hamming", "--kernel", "rbf")
-    expected = choose(TRAIN, n_folds=2, decision="hamming", kernel="rbf")
+    result = run("fit", "train.csv", "--labels", NAMES, "--folds", "2", "--decision", decision, "--kernel", "rbf")
+    expected = choose(TRAIN, n_folds=2, decision=decision, kernel="rbf")
     loaded = persistence.load(folder / "train.mlrh")
     assert loaded.settings == expected.settings and loaded.validation == expected.validation
     assert result.stdout == ""

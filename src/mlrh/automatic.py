@@ -24,6 +24,7 @@ from mlrh.base import MLRHBase
 from mlrh.data.containers import DataError, MultilabelData, Schema
 from mlrh.data.frames import from_frame
 from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier, gamma_scale
+from mlrh.expected import metric_function
 from mlrh.label_space import LabelSetDistribution
 from mlrh.metrics import evaluate
 from mlrh.preprocessing import make_preprocessor
@@ -136,8 +137,8 @@ def choose(
         "auto" tries both, the observed one up to MAX_SETS different sets.
     kernel : {"auto", "linear", "rbf"}, default="auto"
         "auto" tries both, RBF up to MAX_RBF_ROWS rows (sparse: MAX_SPARSE_RBF_ROWS).
-    decision : {"exact_match", "hamming"}, default="exact_match"
-        What predictions are to maximise, and the metric to choose by: exact match, or minus the Hamming loss.
+    decision : {"exact_match", "hamming", "f1", "jaccard"}, default="exact_match"
+        What predictions are to maximise, and the metric to choose by.
     n_folds : int, default=5
         At most as many as there are rows.
     seed : int, default=0
@@ -162,7 +163,7 @@ def choose(
     """
     _check_choice("label_space", label_space, LABEL_SPACES)
     _check_choice("kernel", kernel, KERNELS)
-    _check_choice("decision", decision, tuple(SCORERS))
+    _check_choice("decision", decision, tuple(decisions.BY_NAME))
     _check_usable(data)
     notes: list[str] = []
     candidates = _candidates(data, _spaces(data, label_space, notes), _kernels(data, kernel, notes))
@@ -222,7 +223,7 @@ class _Path:
             Cs=self.candidate.Cs,
             gammas=(None,),
             splits=[(train, held_out)],
-            scorers=[SCORERS[self.decision]],
+            scorers=[_Scorer(self.decision)],
         )
         return scores[0, 0, 0]
 
@@ -337,17 +338,16 @@ def _quietly(task, data):
         return task(data)
 
 
-def _exact_match(classifier, X, Y):
-    """Share of rows whose set is right as a whole."""
-    return float((decisions.exact_match(classifier.distribution(X)) == _indicator(Y)).all(axis=1).mean())
+@dataclass(frozen=True)
+class _Scorer:
+    """Mean over rows of the metric that a decision maximises, by that decision."""
 
+    decision: str
 
-def _minus_hamming_loss(classifier, X, Y):
-    """Minus the share of wrong labels."""
-    return -float((decisions.hamming(classifier.distribution(X)) != _indicator(Y)).mean())
-
-
-SCORERS = {"exact_match": _exact_match, "hamming": _minus_hamming_loss}
+    def __call__(self, classifier, X, Y):
+        answer, truth = decisions.BY_NAME[self.decision](classifier.distribution(X)) == 1, _indicator(Y) == 1
+        counts = (np.count_nonzero(cell, axis=1) for cell in (answer & truth, answer & ~truth, truth & ~answer))
+        return float(np.mean(metric_function(self.decision, truth.shape[1])(*counts)))
 
 
 def _targets(Y):

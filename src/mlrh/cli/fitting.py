@@ -40,8 +40,8 @@ def fit(
         Literal["auto", "linear", "rbf"], typer.Option("--kernel", help="Linear or RBF scores.")
     ] = "auto",
     decision: Annotated[
-        Literal["exact_match", "hamming"],
-        typer.Option("--decision", help="What predictions are to get right: whole sets, or most single labels."),
+        Literal["exact_match", "hamming", "f1", "jaccard"],
+        typer.Option("--decision", help="What predictions are to do best: whole sets, single labels, F1, Jaccard."),
     ] = "exact_match",
     folds: Annotated[int, typer.Option("--folds", min=2, help="Folds of the cross validation.")] = 5,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the folds.")] = 0,

@@ -67,6 +67,9 @@ def described_data(data: Any) -> str:
     return f"{data.name}: {', '.join(counts)}; {sizes.mean():.2f} labels per row ({spread})"
 
 
+DECISIONS = {"exact_match": "exact match", "hamming": "Hamming", "f1": "F1 by row", "jaccard": "Jaccard index"}
+
+
 def described_choice(model: Any) -> dict[str, str]:
     """What was chosen, by name."""
     settings = model.settings
@@ -78,7 +81,7 @@ def described_choice(model: Any) -> dict[str, str]:
         "scores": scores,
         "label space": _described_space(model.classifier, settings),
         "features": _described_features(model.schema, settings),
-        "decision": {"exact_match": "exact match", "hamming": "Hamming"}[settings["decision"]],
+        "decision": DECISIONS[settings["decision"]],
     }
 
 
