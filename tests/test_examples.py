@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL_SIZES = {  # arguments of main that keep a run short
     "digits.py": {"n_train": 400, "n_test": 300},
     "questions.py": {"n_train": 400, "n_test": 200},
+    "unknown_labels.py": {"n_train": 800, "n_test": 300},
 }
 
 
@@ -65,3 +66,10 @@ def test_marginals_of_the_digits_example_sum_to_between_one_and_three_labels():
     marginals = re.findall(r"^    \d  (0\.\d{3}|1\.000)", output_of("digits.py"), re.MULTILINE)
     assert len(marginals) == 10
     assert 1 - 0.01 <= sum(map(float, marginals)) <= 3 + 0.01
+
+
+def test_training_on_the_known_entries_jointly_beats_separate_fits_and_zeros_in_the_example():
+    lines = output_of("unknown_labels.py").split("\n\n")[1].splitlines()[1:]
+    exact = {name: float(value) for name, value, _ in (re.split(r"\s{2,}", line) for line in lines)}
+    assert exact["known entries, jointly"] > exact["known entries, one LR per label"] > exact["NaN filled with 0"]
+    assert exact["nothing hidden"] > exact["known entries, jointly"]

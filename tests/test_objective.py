@@ -6,6 +6,7 @@ from scipy import sparse
 from scipy.special import logsumexp
 
 from mlrh.design import MAX_FACTORED, CoefficientMetric, Design, gram_features
+from mlrh.knowledge import UNKNOWN
 from mlrh.label_space import CardinalitySpace, ObservedSpace
 from mlrh.objective import Objective
 
@@ -25,10 +26,20 @@ def problem(request):
     return make_problem(space, learn_bias)
 
 
-def make_problem(space, learn_bias, *, alpha=0.7, fit_intercept=True, convert=np.asarray, weighted=True):
+@pytest.fixture(params=[*SPACES, *(f"{name}, partly known" for name in SPACES)])
+def any_problem(request):
+    name, _, hidden = request.param.partition(", ")
+    space, learn_bias = SPACES[name]
+    return make_problem(space, learn_bias, hidden_share=0.4 if hidden else 0.0)
+
+
+def make_problem(
+    space, learn_bias, *, alpha=0.7, fit_intercept=True, convert=np.asarray, weighted=True, hidden_share=0.0
+):
     rng = np.random.RandomState(0)
     X = rng.normal(size=(30, 5)) + 1.0
     Y = space.sample(rng.normal(size=(30, 4)), 1, rng)[:, 0]
+    Y[np.random.RandomState(1).uniform(size=Y.shape) < hidden_share] = UNKNOWN
     weights = rng.uniform(0.5, 2.0, size=30) if weighted else np.ones(30)
     design = Design(convert(X), weights, fit_intercept=fit_intercept)
     objective = Objective(design, space, Y, alpha=alpha, learn_bias=learn_bias)
@@ -45,16 +56,16 @@ def determined(objective, parameters):
     return parameters
 
 
-def test_value_is_the_weighted_loss_over_all_sets_plus_the_penalty(problem):
-    objective, parameters, X, Y, weights = problem
+def test_value_is_the_weighted_loss_over_all_sets_plus_the_penalty(any_problem):
+    objective, parameters, X, Y, weights = any_problem
     coef, intercept, bias = objective.split(parameters)
     scores = (X - np.average(X, axis=0, weights=weights)) @ coef + intercept
     space = objective.space_at(parameters)
     sets = space.top_sets(np.zeros((1, 4)), 16)
     sets = sets[0][0][np.isfinite(sets[1][0])].astype(float)
-    set_bias = np.array([bias_of(space, y) for y in sets])
-    own_bias = np.array([bias_of(space, y) for y in Y])
-    loss = logsumexp(scores @ sets.T + set_bias, axis=1) - (scores * Y).sum(axis=1) - own_bias
+    log_weights = scores @ sets.T + np.array([bias_of(space, y) for y in sets])
+    agree = ((Y[:, None] == sets) | (Y[:, None] == UNKNOWN)).all(axis=2)
+    loss = logsumexp(log_weights, axis=1) - logsumexp(np.where(agree, log_weights, -np.inf), axis=1)
     expected = weights @ loss + 0.35 * (coef**2).sum() + 0.05 * (bias**2).sum()
     assert objective.value(parameters) == pytest.approx(expected, rel=1e-9)
 
@@ -65,8 +76,8 @@ def bias_of(space, y):
     return space.set_bias[[(row == y).all() for row in space.sets].index(True)]
 
 
-def test_gradient_equals_finite_differences(problem):
-    objective, parameters, *_ = problem
+def test_gradient_equals_finite_differences(any_problem):
+    objective, parameters, *_ = any_problem
     gradient = objective.value_and_gradient(parameters)[1]
     rng = np.random.RandomState(1)
     for _ in range(10):
@@ -76,8 +87,8 @@ def test_gradient_equals_finite_differences(problem):
         assert gradient @ direction == pytest.approx(difference / (2 * step), rel=1e-6, abs=1e-6)
 
 
-def test_hessian_product_equals_differences_of_gradients(problem):
-    objective, parameters, *_ = problem
+def test_hessian_product_equals_differences_of_gradients(any_problem):
+    objective, parameters, *_ = any_problem
     product = objective.hessian(parameters)
     direction = determined(objective, np.random.RandomState(2).normal(size=len(parameters)))
     step = 1e-5
@@ -94,8 +105,8 @@ def test_hessian_is_symmetric_and_positive_semidefinite(problem):
     assert np.linalg.eigvalsh(matrix[:kept, :kept])[0] > 0
 
 
-def test_majoriser_bounds_the_hessian_at_random_parameters(problem):
-    objective, parameters, *_ = problem
+def test_majoriser_bounds_the_hessian_at_random_parameters(any_problem):
+    objective, parameters, *_ = any_problem
     solve = objective.majoriser(objective.curvature_bound())
     inverse = np.array([solve(unit) for unit in np.eye(len(parameters))])
     bound = np.linalg.inv(inverse)

@@ -16,8 +16,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight
 
 from mlrh import decisions, solvers, targets
+from mlrh.knowledge import UNKNOWN
 from mlrh.label_space import CardinalitySpace, LabelSetDistribution, ObservedSpace
 from mlrh.objective import Objective
+from mlrh.separate import SeparateLabels
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         ----------
         X : array-like, DataFrame or sparse matrix of shape (n_samples, n_features)
         y : indicator matrix, list of label sets, or classes of shape (n_samples,)
+            An indicator matrix may hold NaN (or be masked) where nobody looked; see the class.
         sample_weight : array of shape (n_samples,), optional
             A row of weight 2 counts as the row twice, one of weight 0 as absent.
 
@@ -99,17 +102,19 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         if self.l1_ratio > 0:
             raise ValueError(f"These solvers minimise smooth objectives, so l1_ratio must be 0; got {self.l1_ratio}.")
         X = self._validate_X(X, reset=True)
-        form, Y = targets.encode(y)
+        form, Y = targets.encode(y, partly_known=True)
         targets.check_same_length(X, Y)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         _check_strength(self.C, weights)
-        support = np.flatnonzero(weights > 0)
+        support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
         if len(support) < len(weights):
+            _check_any(support)
             X, Y, weights = self._rows(X, support), Y[support], weights[support]
             form, Y = form.seen_in(Y)
+        _check_every_label_known(form, Y)
         sizes = self._sizes(form, Y, support)
         all_sets = CardinalitySpace(Y.shape[1], *sizes, n_jobs=self.n_jobs)
-        space = ObservedSpace(_canonical_sets(Y)) if self.label_space == "observed" else all_sets
+        space = _observed_space(Y, support) if self.label_space == "observed" else all_sets
         if not form.is_one_class_per_row:
             decisions.check(self.decision, self.answer_sizes, space)
         self._warn_where_undetermined(form, Y, sizes)
@@ -207,10 +212,10 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         """Smallest and largest admissible size; an error names the first row they exclude, by its place in support."""
         if form.is_one_class_per_row:
             return (0, 1) if Y.shape[1] == 1 else (1, 1)
-        counts = np.count_nonzero(Y, axis=1)
-        smallest = int(counts.min()) if self.min_labels == "auto" else self.min_labels
-        largest = int(counts.max()) if self.max_labels == "auto" else self.max_labels
-        _check_sizes(counts, support, smallest, largest)
+        present, possible = _size_ranges(Y)
+        smallest = int(present.min()) if self.min_labels == "auto" else self.min_labels
+        largest = int(present.max()) if self.max_labels == "auto" else self.max_labels
+        _check_sizes(present, possible, support, smallest, largest)
         return smallest, largest
 
     def _warn_where_undetermined(self, form, Y, sizes):
@@ -220,12 +225,12 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         smallest, largest = sizes
         problems = []
         for value, state in ((0, "absent from"), (1, "present in")):
-            constant = (Y.sum(axis=0, dtype=np.int64) == value * len(Y)).nonzero()[0]
+            constant = np.flatnonzero(np.isin(Y, (value, UNKNOWN)).all(axis=0))
             names = [repr(name) for name in form.classes[constant].tolist()]
             if names:
                 more = f" and {len(names) - 10} more" if len(names) > 10 else ""
                 problems.append(f"{state} every training row: label {', '.join(names[:10])}{more}")
-        seen = np.unique(np.count_nonzero(Y, axis=1))
+        seen = _possible_sizes(Y)
         if len(seen) == 1 and smallest < largest and seen[0] in sizes:
             problems.append(f"the only size of the training rows: {seen[0]}, at the limit of the admissible sizes")
         absent = np.setdiff1d(np.arange(smallest, largest + 1), seen)
@@ -243,12 +248,22 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         """Coefficients of the design's features and mean scores, from a start of both or None; keeps the biases."""
         objective = Objective(design, space, Y, alpha=1.0 / self.C, learn_bias=self._learns_bias)
         begin = objective.start()
-        if start is not None:
+        if start is None and (Y == UNKNOWN).any():
+            coef, mean_score = self._separate_fits(design, Y)
+            begin = objective.start_from(coef, mean_score, np.zeros(objective.n_biases))
+        elif start is not None:
             coef, mean_score, earlier_space = start
             bias = earlier_space.bias if space.has_sets_of(earlier_space) else np.zeros(space.n_biases)
             begin = objective.start_from(coef, mean_score, bias)
         coef, mean_score, bias = objective.split(self._minimise(objective, begin))
         self._keep_biases(space, bias, design.X.dtype)
+        return coef, mean_score
+
+    def _separate_fits(self, design, Y):
+        """Coefficients and mean scores of one logistic regression per label, fitted to its known entries."""
+        objective = Objective(design, SeparateLabels(Y.shape[1]), Y, alpha=1.0 / self.C, learn_bias=False)
+        solution = solvers.lbfgs(objective, objective.start(), tol=max(self.tol, 1e-5), max_iter=200)
+        coef, mean_score, _ = objective.split(solution.parameters)
         return coef, mean_score
 
     def _minimise(self, objective, start):
@@ -305,15 +320,61 @@ def _check_strength(C, weights):
         raise ValueError(f"1 / C and the sum of sample_weight must be finite; got C={C} and {total}.")
 
 
-def _check_sizes(counts, support, smallest, largest):
-    for excluded, name, limit, needed in (
-        (np.flatnonzero(counts < smallest), "min_labels", smallest, counts.min()),
-        (np.flatnonzero(counts > largest), "max_labels", largest, counts.max()),
+def _check_any(support):
+    if len(support) == 0:
+        raise ValueError("y must show a label of at least one row of positive weight; every entry is NaN or masked.")
+
+
+def _check_every_label_known(form, Y):
+    never = np.flatnonzero((Y == UNKNOWN).all(axis=0))
+    if len(never):
+        name = form.classes[never].tolist()[0]
+        raise ValueError(
+            f"Every label must be known, present or absent, in at least one row; label {name!r} is NaN or masked in "
+            "all of them. Leave its column out of y."
+        )
+
+
+def _observed_space(Y, support):
+    """The sets of the complete rows; an error names the first row that agrees with none, by its place in support."""
+    is_complete = (Y != UNKNOWN).all(axis=1)
+    if not is_complete.any():
+        raise ValueError(
+            "label_space='observed' takes its sets from the rows of y without NaN, and there are none; use "
+            "label_space='cardinality'."
+        )
+    space = ObservedSpace(_canonical_sets(Y[is_complete]))
+    fits = space.fits(Y)
+    if not fits.all():
+        raise ValueError(
+            f"With label_space='observed', every row of y must agree with the set of a complete row; row "
+            f"{support[np.argmin(fits)]} agrees with none, as do {len(fits) - fits.sum()} of {len(fits)} rows. Use "
+            "label_space='cardinality', or drop these rows."
+        )
+    return space
+
+
+def _size_ranges(Y):
+    """Numbers of labels that each row has at least, those known to be present, and at most, (n_samples,) each."""
+    return np.count_nonzero(Y == 1, axis=1), np.count_nonzero(Y != 0, axis=1)
+
+
+def _possible_sizes(Y):
+    """The sizes that some row can have, ascending."""
+    ranges = np.unique(np.stack(_size_ranges(Y), axis=1), axis=0)
+    return np.unique(np.concatenate([np.arange(low, high + 1) for low, high in ranges.tolist()]))
+
+
+def _check_sizes(present, possible, support, smallest, largest):
+    for counts, excluded, name, limit, needed in (
+        (possible, np.flatnonzero(possible < smallest), "min_labels", smallest, possible.min()),
+        (present, np.flatnonzero(present > largest), "max_labels", largest, present.max()),
     ):
         if len(excluded):
             first = excluded[0]
+            has = "has" if present[first] == possible[first] else f"has at {'most' if counts is possible else 'least'}"
             raise ValueError(
-                f"Row {support[first]} of y has {counts[first]} labels, which {name}={limit} excludes, as it does "
+                f"Row {support[first]} of y {has} {counts[first]} labels, which {name}={limit} excludes, as it does "
                 f"{len(excluded)} of {len(counts)} rows; set {name}={needed} or {name}='auto', or drop these rows."
             )
     if smallest > largest:

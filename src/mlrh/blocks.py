@@ -13,7 +13,8 @@ def map_blocks(work, n_rows, *, rows_per_block, n_jobs=None):
     live for one call: a pool kept open would be dead in a forked child.
     """
     blocks = [slice(start, min(start + rows_per_block, n_rows)) for start in range(0, n_rows, rows_per_block)]
-    threads = min(effective_threads(n_jobs), len(blocks))
+    # With a single block nobody asks for the number of cores, which takes longer than a few rows do.
+    threads = min(effective_threads(n_jobs if len(blocks) > 1 or n_jobs == 0 else 1), len(blocks))
     if threads <= 1:
         return [work(rows) for rows in blocks]
     with ThreadPoolExecutor(threads) as pool:
@@ -27,7 +28,7 @@ def effective_threads(n_jobs=None):
     """
     if n_jobs == 0:
         raise ValueError("n_jobs must not be 0; use None for all cores, or the number of threads.")
-    if (getattr(get_active_backend()[0], "nesting_level", 0) or 0) > 0:
+    if n_jobs == 1 or (getattr(get_active_backend()[0], "nesting_level", 0) or 0) > 0:
         return 1
     if n_jobs is None:
         return cpu_count()

@@ -5,6 +5,7 @@ labels, sizes and size_bias moved down by a. Rows that share a and c are answere
 answer is as exact and nearly as fast as without knowledge.
 """
 
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +26,12 @@ class Part:
     space: Any
     free: np.ndarray
     n_present: int
+    n_absent: int
+
+    @property
+    def sizes(self):
+        """The admissible sizes of the whole set, present labels included, as a slice."""
+        return slice(self.n_present + self.space.min_labels, self.n_present + self.space.max_labels + 1)
 
     def only(self, some):
         """The part with some of its rows."""
@@ -44,8 +51,38 @@ class ConditionedCardinality:
         self._present = known == 1
         self._parts = _parts(space, known)
 
+    def with_bias(self, bias):
+        """The same knowledge of the same rows, with biases (n_biases,) of the space."""
+        other = copy(self)
+        other.space = self.space.with_bias(bias)
+        other._parts = [replace(part, space=other.space.rest(part.n_present, part.n_absent)) for part in self._parts]
+        return other
+
+    def expectations(self, scores, weights):
+        """Log-partition (n_samples,), marginals (n_samples, n_labels), weights @ P(|y| = j) (n_biases,)."""
+        log_partition = self._score_of_present(scores)
+        marginals, sizes = self._present.astype(scores.dtype), np.zeros(self.n_labels + 1)
+        for part in self._parts:
+            log_sums, free_marginals, some = part.space.expectations(part.of_free(scores), weights[part.rows])
+            log_partition[part.rows] += log_sums
+            marginals[part.rows[:, None], part.free] = free_marginals
+            sizes[part.sizes] += some
+        return log_partition.astype(scores.dtype), marginals, sizes[self.space.min_labels : self.space.max_labels + 1]
+
+    def curvature(self, scores, direction, bias_direction, weights):
+        """Derivatives of marginals and of weights @ P(|y| = j) as scores and biases move along the directions."""
+        d_marginals, d_sizes, padded = np.zeros_like(scores), np.zeros(self.n_labels + 1), np.zeros(self.n_labels + 1)
+        admissible = slice(self.space.min_labels, self.space.max_labels + 1)
+        padded[admissible] = bias_direction
+        for part in self._parts:
+            d_marginals[part.rows[:, None], part.free], some = part.space.curvature(
+                part.of_free(scores), part.of_free(direction), padded[part.sizes], weights[part.rows]
+            )
+            d_sizes[part.sizes] += some
+        return d_marginals, d_sizes[admissible]
+
     def log_partition(self, scores):
-        result = np.where(self._present, scores, 0.0).sum(axis=1, dtype=np.float64)
+        result = self._score_of_present(scores)
         for part in self._parts:
             result[part.rows] += part.space.log_partition(part.of_free(scores))
         return result.astype(scores.dtype)
@@ -117,6 +154,12 @@ class ConditionedCardinality:
     def given(self, known):
         return self.space.given(merged(self.known, known))
 
+    def temper(self, temperature):
+        return ConditionedCardinality(self.space.temper(temperature), self.known)
+
+    def _score_of_present(self, scores):
+        return np.where(self._present, scores, 0.0).sum(axis=1, dtype=np.float64)
+
     def _per_row(self, dtype, answer):
         result = np.empty(len(self.known), dtype)
         for part in self._parts:
@@ -144,7 +187,7 @@ def _parts(space, known):
     result = []
     for (n_present, n_absent), rows in zip(pairs.tolist(), np.split(order, ends)[:-1], strict=True):
         free = np.nonzero(known[rows] == UNKNOWN)[1].reshape(len(rows), -1)
-        result.append(Part(rows, space.rest(n_present, n_absent), free, n_present))
+        result.append(Part(rows, space.rest(n_present, n_absent), free, n_present, n_absent))
     return result
 
 

@@ -4,7 +4,7 @@ How a question is answered is up to the space. Knows nothing of features, of fit
 """
 
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Protocol
 
 import numpy as np
@@ -39,6 +39,7 @@ class Answers(Protocol):
     def expected(self, scores, Y, metric): ...
     def fits(self, known): ...
     def given(self, known): ...
+    def temper(self, temperature): ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +148,26 @@ class LabelSetDistribution:
             )
         return LabelSetDistribution(self.space.given(known), self.scores)
 
+    def temper(self, temperature) -> "LabelSetDistribution":
+        """The distribution proportional to P(y)^(1/temperature), over the same sets and as able as this one.
+
+        Scores and biases are divided by the temperature: above 1 it brings the sets closer to equally probable ones,
+        below 1 it makes the likely ones likelier, and the order of sets by probability stays. What `condition` was told
+        stays known.
+
+        Examples
+        --------
+        >>> from mlrh.label_space import CardinalitySpace
+        >>> d = CardinalitySpace(n_labels=3, min_labels=1, max_labels=2).distribution([[2.0, 0.0, -1.0]])
+        >>> d.prob([[1, 0, 0]]).round(3), d.temper(2).prob([[1, 0, 0]]).round(3)
+        (array([0.384]), array([0.292]))
+        """
+        temperature = _checked_temperature(temperature)
+        with np.errstate(over="ignore", under="ignore"):  # what is too large is refused by its place
+            scores = (self.scores / np.float64(temperature)).astype(self.scores.dtype)
+            space = self.space.temper(temperature)
+        return LabelSetDistribution(space, checked_scores(scores, scores.shape[1]))
+
     def log_prob_of_known(self, known) -> np.ndarray:
         """Log-probability of what is known of each row, known as for `condition` -> (n_samples,); -inf if impossible.
 
@@ -189,6 +210,13 @@ def _positive_count(n):
     if not isinstance(n, Integral) or n < 1:
         raise ValueError(f"The number of sets must be a positive integer; got {n!r}.")
     return int(n)
+
+
+def _checked_temperature(temperature):
+    number = float(temperature) if isinstance(temperature, Real) and not isinstance(temperature, bool) else np.nan
+    if not 1e-100 <= number <= 1e100:
+        raise ValueError(f"The temperature must be a number from 1e-100 to 1e100; got {temperature!r}.")
+    return number
 
 
 def _group_mask(group, n_labels):

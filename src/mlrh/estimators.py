@@ -48,6 +48,10 @@ class MLRHClassifier(MLRHBase):
     columns name the labels), a list of label sets (sets of any labels, or tuples or lists of strings), or one class per
     row. predict answers in the same form: an array for nested lists and Series, else the container that was given.
 
+    An indicator matrix may hold NaN (or None, or be masked) where nobody looked. The fit then maximises the probability
+    of what is known, summed over all sets that agree with it; this is no longer convex, and starts from one logistic
+    regression per label on its known entries. Automatic sizes count known ones. Observed sets come from complete rows.
+
     Parameters
     ----------
     label_space : {"cardinality", "observed"}, default="cardinality"

@@ -200,6 +200,11 @@ class CardinalitySpace:
     def given(self, known):
         return ConditionedCardinality(self, known)
 
+    def temper(self, temperature):
+        return CardinalitySpace(
+            self.n_labels, self.min_labels, self.max_labels, self.size_bias / temperature, n_jobs=self.n_jobs
+        )
+
     def rest(self, n_present, n_absent):
         """The space of the other labels where so many are known to be present and absent."""
         n_labels = self.n_labels - n_present - n_absent
@@ -430,6 +435,9 @@ class ObservedSpace:
         other = copy(self)
         other.known = known if self.known is None else merged(self.known, known)
         return other
+
+    def temper(self, temperature):
+        return self.with_bias(self.set_bias / temperature)
 
     def _log_weights(self, scores, rows):
         """Logarithms of the weights of all sets relative to each row's reference, and those references."""

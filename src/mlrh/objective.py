@@ -2,8 +2,11 @@
 
     sum_i weight_i [log Z(x_i) - sum_k y_ik s_k(x_i) - b(y_i)] + alpha/2 |coef|^2 + undetermined
 
-in units of the loss, so alpha = 1/C. The parameters are one flat vector: coef (n_features, n_labels), the intercept
-(the mean score, see `design`), and the biases if they are learned. What the data may leave undetermined has a rule:
+in units of the loss, so alpha = 1/C. Where labels of a row are unknown, what is subtracted from log Z is the logarithm
+of the sum over the sets that agree with the row, log Z(x_i | known); the objective is then no longer convex.
+
+The parameters are one flat vector: coef (n_features, n_labels), the intercept (the mean score, see `design`), and the
+biases if they are learned. What the data may leave undetermined has a rule:
 
 * biases have a ridge BIAS_RIDGE/2 |b|^2, since the scores can absorb any a + c |y| (sizes) or a + u'y (sets). So at the
   optimum sum b = 0 and, with an intercept, sum_j j b_j = 0 (sets: sum_s b_s y_s = 0), and a size that nobody has gets a
@@ -16,19 +19,21 @@ import numpy as np
 from scipy import linalg
 
 from mlrh.design import MAX_FACTORED, coefficient_metric, reciprocals
+from mlrh.knowledge import UNKNOWN
 
 BIAS_RIDGE = 0.1
 INTERCEPT_RIDGE = 1e-10
 
 
 class Objective:
-    """Convex in its parameters, a flat vector; see the module for the formula and its rules.
+    """Convex in its parameters, a flat vector, where Y is complete; see the module for the formula and its rules.
 
     Parameters
     ----------
     design : Design
     space : LabelSpace
-    Y : array of shape (n_samples, n_labels), int8, every row a set of the space
+    Y : array of shape (n_samples, n_labels), int8
+        Of 1, 0 and UNKNOWN; every row agrees with a set of the space.
     alpha : float
         Strength of the L2 penalty on coef.
     learn_bias : bool
@@ -36,16 +41,21 @@ class Objective:
     """
 
     def __init__(self, design, space, Y, *, alpha, learn_bias):
-        self.design, self.space, self.Y, self.alpha = design, space, Y, alpha
+        self.design, self.space, self.alpha = design, space, alpha
         self.n_labels = space.n_labels
         self.n_biases = space.n_biases if learn_bias else 0
         weights = design.weights
         self._weights = weights if np.ptp(weights) > 0 or weights[0] != 1 else None
-        self.label_totals = weights @ Y
-        counts = space.bias_counts(Y, weights)
+        self.label_totals, self.known_totals = weights @ (Y == 1), weights @ (Y != UNKNOWN)
+        is_complete = (Y != UNKNOWN).all(axis=1)
+        self._partly_known = np.flatnonzero(~is_complete)
+        self._given = space.given(Y[self._partly_known]) if len(self._partly_known) else None
+        # The rows that are complete, and nothing in the others.
+        self.Y = Y if self._given is None else np.where(is_complete[:, None], Y, 0).astype(Y.dtype)
+        counts = space.bias_counts(Y[is_complete], weights[is_complete])
         self._bias_counts = counts if learn_bias else np.zeros(0)
         self._fixed_bias_loss = 0.0 if learn_bias else -float(counts @ space.bias)
-        self._target = self._pull_back(Y.astype(design.X.dtype), self._bias_counts)
+        self._target = self._pull_back(self.Y.astype(design.X.dtype), self._bias_counts)
         absorbed = space.absorbed_biases()[:, : None if design.fit_intercept else 1]
         self._absorbed = linalg.orth(absorbed) if learn_bias else np.zeros((0, 0))
         self._ridge = self._join(
@@ -97,13 +107,22 @@ class Objective:
         return self.value_and_gradient(parameters)[0]
 
     def value_and_gradient(self, parameters):
-        """The objective and its gradient: marginals - Y, pulled back through the design."""
+        """The objective and its gradient: marginals - Y, pulled back through the design.
+
+        In rows that are partly known, the marginals given what is known take the place of Y.
+        """
         coef, intercept, _ = self.split(parameters)
-        scores = self.design.scores(coef, intercept)
-        log_partition, marginals, bias_mean = self.space_at(parameters).expectations(scores, self.design.weights)
-        loss = self.design.weights @ log_partition.astype(np.float64) - parameters @ self._target
-        value = loss + self._fixed_bias_loss + 0.5 * parameters @ (self._ridge * parameters)
+        scores, weights = self.design.scores(coef, intercept), self.design.weights
+        log_partition, marginals, bias_mean = self.space_at(parameters).expectations(scores, weights)
+        loss = weights @ log_partition.astype(np.float64) - parameters @ self._target
         marginals -= self.Y
+        if self._given is not None:
+            rows = self._partly_known
+            log_known, expected, known_bias_mean = self._given_at(parameters).expectations(scores[rows], weights[rows])
+            loss -= weights[rows] @ log_known.astype(np.float64)
+            marginals[rows] -= expected
+            bias_mean = bias_mean - known_bias_mean
+        value = loss + self._fixed_bias_loss + 0.5 * parameters @ (self._ridge * parameters)
         gradient = self._pull_back(marginals, self._biases(bias_mean) - self._bias_counts)
         gradient += self._ridge * parameters
         return float(value), self._determined(gradient)
@@ -111,20 +130,28 @@ class Objective:
     def hessian(self, parameters):
         """The function direction -> Hessian @ direction at the parameters."""
         coef, intercept, _ = self.split(parameters)
-        scores, space = self.design.scores(coef, intercept), self.space_at(parameters)
+        scores, weights, rows = self.design.scores(coef, intercept), self.design.weights, self._partly_known
+        space, given = self.space_at(parameters), self._given_at(parameters)
 
         def product(direction):
             d_coef, d_intercept, d_bias = self.split(direction)
             d_scores = self.design.scores(d_coef, d_intercept)
             moved_bias = d_bias if self.n_biases else np.zeros(space.n_biases)
-            d_marginals, d_bias_mean = space.curvature(scores, d_scores, moved_bias, self.design.weights)
+            d_marginals, d_bias_mean = space.curvature(scores, d_scores, moved_bias, weights)
+            if given is not None:
+                d_expected, d_known = given.curvature(scores[rows], d_scores[rows], moved_bias, weights[rows])
+                d_marginals[rows] -= d_expected
+                d_bias_mean = d_bias_mean - d_known
             pulled = self._pull_back(d_marginals, self._biases(d_bias_mean))
             return self._determined(pulled + self._ridge * direction)
 
         return product
 
     def curvature_bound(self):
-        """c such that the Hessian is at most c (gram (x) I) plus the ridges, whatever the parameters."""
+        """c such that the Hessian is at most c (gram (x) I) plus the ridges, whatever the parameters.
+
+        What is known of a row only takes a covariance away, so the bound of complete rows holds for all.
+        """
         return self.space.curvature_bound(moving_bias=self.n_biases > 0)
 
     def typical_curvature(self):
@@ -154,9 +181,14 @@ class Objective:
 
         return solve
 
+    def _given_at(self, parameters):
+        """The same for the rows that are partly known, given what is known of them; None if there are none."""
+        bias = self.split(parameters)[2]
+        return self._given.with_bias(bias) if self._given is not None and self.n_biases else self._given
+
     def _label_frequency(self):
-        """Weighted share of the rows that have each label, smoothed away from 0 and 1."""
-        return (self.label_totals + 0.5) / (self.design.total_weight + 1.0)
+        """Weighted share of the rows that have each label among those where it is known, kept away from 0 and 1."""
+        return (self.label_totals + 0.5) / (self.known_totals + 1.0)
 
     def _pull_back(self, residuals, bias):
         """Gradient in the parameters of what has these gradients in the scores, per unit of weight, and the biases."""

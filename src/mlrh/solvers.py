@@ -9,12 +9,13 @@ data. None of them increases the objective by more than its rounding error.
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator, cg
 
 MEMORY = 10  # pairs of steps and gradient changes that lbfgs keeps
 MAX_PRODUCTS = 30  # with the Hessian, to check that a claim of convergence is true
+MAX_INNER = 200  # products with the Hessian in one step of newton_cg
 PATIENCE = 100  # iterations in a row that gain no more than rounding error, in value and gradient, to give up after
 
 
@@ -104,13 +105,13 @@ def newton_cg(objective, start, *, tol, max_iter, report=None):
     """
     solve = objective.metric(objective.typical_curvature())
     begin = _arrive(objective, start, solve)
-    shape = (len(start), len(start))
-    preconditioner = LinearOperator(shape, matvec=solve, dtype=np.float64)
 
     def propose(state, history):
         accuracy = min(0.3, (state.left / begin.left) ** 0.25) if begin.left > 0 else 0.3
-        hessian = LinearOperator(shape, matvec=objective.hessian(state.parameters), dtype=np.float64)
-        direction, _ = cg(hessian, -state.gradient, rtol=accuracy, maxiter=200, M=preconditioner)
+        enough, direction = accuracy * np.linalg.norm(state.gradient), -state.solved
+        for direction, _, residual in islice(_conjugate_gradients(objective, state, solve), MAX_INNER):  # noqa: B007
+            if np.linalg.norm(residual) <= enough:
+                break
         return direction, -0.5 * float(state.gradient @ direction)
 
     def move(state, direction):
@@ -141,29 +142,38 @@ def _arrive(objective, parameters, solve):
 def _newton_decrease(objective, state, solve, enough):
     """A step towards the minimum of the quadratic model, and the decrease that the model predicts for it.
 
-    Conjugate gradients, preconditioned with the metric, whose predictions only grow: they end when the prediction is
-    enough, or when two products in a row have added less than a tenth to it.
+    The predictions of conjugate gradients only grow: they end when the prediction is enough, or when two products in a
+    row have added less than a tenth to it.
     """
-    hessian = objective.hessian(state.parameters)
-    residual, step, decrease, small_gains = -state.gradient, np.zeros_like(state.parameters), 0.0, 0
-    solved = solve(residual)
-    direction, square = solved, float(residual @ solved)
-    for _ in range(MAX_PRODUCTS):
-        product = hessian(direction)
-        curvature = float(direction @ product)
-        if not curvature > 0:
-            break
-        step = step + (square / curvature) * direction
-        gain = 0.5 * square**2 / curvature
+    step, decrease, small_gains = np.zeros_like(state.parameters), 0.0, 0
+    for step, gain, _ in islice(_conjugate_gradients(objective, state, solve), MAX_PRODUCTS):  # noqa: B007
         decrease += gain
         small_gains = small_gains + 1 if gain < 0.1 * decrease else 0
         if decrease > enough or small_gains == 2:
             break
+    return step, decrease
+
+
+def _conjugate_gradients(objective, state, solve):
+    """Steps towards the minimum of the quadratic model, what each adds to its decrease, and the residual left.
+
+    Preconditioned with the metric; one product with the Hessian per step. Ends where the model does not curve upwards.
+    """
+    hessian = objective.hessian(state.parameters)
+    residual, step = -state.gradient, np.zeros_like(state.parameters)
+    solved = -state.solved
+    direction, square = solved, float(residual @ solved)
+    while True:
+        product = hessian(direction)
+        curvature = float(direction @ product)
+        if not curvature > 0:
+            return
+        step = step + (square / curvature) * direction
         residual = residual - (square / curvature) * product
+        yield step, 0.5 * square**2 / curvature, residual
         solved = solve(residual)
         before, square = square, float(residual @ solved)
         direction = solved + (square / before) * direction
-    return step, decrease
 
 
 def _iterate(objective, state, propose, move, solve, *, tol, max_iter, report):

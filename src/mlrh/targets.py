@@ -16,16 +16,18 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, _num_samples
 
 from mlrh.indicator import as_indicator
+from mlrh.knowledge import as_partly_known
 
 SET_TYPES = {"set": set, "frozenset": frozenset, "tuple": tuple, "list": list}
 
 
-def encode(y):
+def encode(y, *, partly_known=False):
     """Targets that describe the form of y, and its indicator matrix (n_samples, n_labels), int8.
 
-    One class per row becomes one label per class, or a single label, the second class, where there are two.
+    One class per row becomes one label per class, or a single label, the second class, where there are two. With
+    partly_known, an indicator matrix may hold NaN or masked entries, which become UNKNOWN.
     """
-    y = _plain(y)
+    y = _plain(_unmasked(y) if partly_known else y)
     if sparse.issparse(y) and y.shape[1] > 0:
         targets = Targets("sparse", np.arange(y.shape[1]), dtype=str(y.dtype), container=type(y).__name__)
     elif hasattr(y, "columns"):
@@ -34,7 +36,8 @@ def encode(y):
         targets = _label_set_targets(y)
     else:
         targets = _class_targets(y) if y.ndim == 1 else _matrix_targets(y)
-    return targets, targets.indicator(y)
+    is_matrix = targets.kind in ("sparse", "frame", "matrix")
+    return targets, as_partly_known(y, "y") if partly_known and is_matrix else targets.indicator(y)
 
 
 def check_same_length(X, Y):
@@ -165,6 +168,11 @@ FORMS = {
     "classes": "one class per row",
     "matrix": "an indicator matrix",
 }
+
+
+def _unmasked(y):
+    """y, a masked matrix as one with NaN."""
+    return np.ma.filled(y.astype(np.float64), np.nan) if np.ma.is_masked(y) and y.ndim == 2 else y
 
 
 def _plain(y):
