@@ -26,10 +26,11 @@ def wheel(tmp_path_factory):
     return next(folder.glob("mlrh-*.whl"))
 
 
-def test_the_wheel_holds_every_module_and_the_type_marker(wheel):
+def test_the_wheel_holds_every_module_the_page_and_the_type_marker(wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "mlrh").rglob("*.py")}
-    assert names == sources | {"mlrh/py.typed"}
+    page = {f"mlrh/tagging/page.{suffix}" for suffix in ("html", "js", "css")}
+    assert names == sources | page | {"mlrh/py.typed"}
 
 
 def test_the_wheel_works_where_the_sources_are_not(wheel, tmp_path):

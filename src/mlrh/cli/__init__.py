@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mlrh import __version__
-from mlrh.cli import fitting, prediction, running
+from mlrh.cli import fitting, prediction, running, tagging
 
 app = typer.Typer(
     name="mlrh",
@@ -18,6 +18,7 @@ app = typer.Typer(
 app.command()(fitting.fit)
 app.command()(prediction.predict)
 app.command()(prediction.evaluate)
+app.command()(tagging.tag)
 app.command()(running.compare)
 app.command()(running.reproduce)
 app.command()(running.datasets)

@@ -1,0 +1,160 @@
+"""The command `mlrh tag` as a user starts, stops, kills and starts it again."""
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+from http.client import HTTPConnection
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from mlrh import automatic, persistence
+from mlrh.__main__ import main
+from mlrh.cli import app
+from mlrh.data import load_digit_scenes, write
+from mlrh.tagging import known_of, serving
+
+TRAIN, TEST = load_digit_scenes(60, part="train"), load_digit_scenes(15, part="test")
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    """A folder with test.csv and a model of the training scenes."""
+    place = tmp_path_factory.mktemp("scenes")
+    write(TEST, place / "test.csv")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(automatic, "LINEAR_C", (1.0,))
+        model = automatic.choose(TRAIN, kernel="linear", label_space="cardinality", n_folds=2)
+    persistence.save(model, place / "model.mlrh")
+    return place
+
+
+@contextlib.contextmanager
+def tagging(scenes, folder, *options):
+    """The running command and its port; what is left of it is killed."""
+    command = [sys.executable, "-m", "mlrh", "tag", str(scenes / "model.mlrh"), *options, "--no-browser"]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        said = process.stderr.readline() + process.stderr.readline()
+        found = re.search(r"The page is at http://127\.0\.0\.1:(\d+)/", said)
+        assert found, said
+        process.said = said
+        yield process, int(found[1])
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def ask(port, path, body=None):
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    content = None if body is None else json.dumps({"order": "file", **body})
+    connection.request("POST" if body else "GET", path, content, {"Content-Type": "application/json"})
+    answer = json.loads(connection.getresponse().read())
+    connection.close()
+    return answer
+
+
+def click(port, row, label, value):
+    return ask(port, "/api/decide", {"row": row, "label": label, "value": value})
+
+
+def failure(capsys, monkeypatch, *arguments):
+    """The one line that a command that fails prints."""
+    monkeypatch.setattr(sys, "argv", ["mlrh", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    printed = capsys.readouterr()
+    assert stop.value.code == 2 and printed.out == ""
+    assert printed.err.count("\n") == 1 and printed.err.startswith("Error: ")
+    return printed.err
+
+
+def test_clicks_survive_a_kill_and_the_same_command_goes_on(scenes, tmp_path):
+    rows = str(scenes / "test.csv")
+    with tagging(scenes, tmp_path, rows) as (process, port):
+        assert "Decisions are saved in test-confirmed.csv." in process.said
+        click(port, 4, "digit 2", 1)
+        answer = click(port, 4, "digit 5", 0)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    model = persistence.load(scenes / "model.mlrh")
+    known = np.full((15, 10), np.nan)
+    known[3, 2], known[3, 5] = 1, 0
+    expected = model.distribution(TEST).condition(known)
+    np.testing.assert_allclose([label["marginal"] for label in answer["labels"]], expected.marginals()[3], rtol=1e-9)
+    np.testing.assert_array_equal(known_of(tmp_path / "test-confirmed.csv", 15, TRAIN.label_names), known)
+    assert [path.name for path in tmp_path.iterdir()] == ["test-confirmed.csv"]
+    with tagging(scenes, tmp_path, rows) as (process, port):
+        again = ask(port, "/api/row?row=4")
+        assert again["labels"] == answer["labels"] and again["n_touched"] == 1
+        click(port, 5, "digit 0", 1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 130
+        left = process.stderr.read()
+    sentence = "what was decided is in test-confirmed.csv, and the same command goes on from there."
+    assert left.strip() == f"Stopped; {sentence}"
+    known[4, 0] = 1
+    np.testing.assert_array_equal(known_of(tmp_path / "test-confirmed.csv", 15), known)
+
+
+def test_rows_of_standard_input_are_tagged_into_the_file_that_is_named(scenes, tmp_path, monkeypatch):
+    def person(server):
+        server.session.decide(15, "digit 9", 0)
+        server.server_close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(serving, "run", person)
+    arguments = ["tag", str(scenes / "model.mlrh"), "-", "-o", str(tmp_path / "named.csv"), "--no-browser"]
+    result = CliRunner().invoke(app, arguments, input=(scenes / "test.csv").read_bytes())
+    assert result.exit_code == 130 and "Stopped; what was decided is in" in result.stderr
+    known = known_of(tmp_path / "named.csv", 15)
+    assert known[14, 9] == 0 and np.isnan(known).sum() == 149
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("{}/model.mlrh", "-"), "Decisions about standard input need a file"),
+        (("{}/model.mlrh", "{}/test.csv", "-o", "-"), "need a file; give its name with --output"),
+        (("{}/model.mlrh", "{}/test.csv", "-o", "{}/test.csv"), "is also read"),
+        (("{}/model.mlrh", "{}/test.csv", "-o", "absent/c.csv"), "There is no folder"),
+        (("{}/model.mlrh", "{}/test.csv", "-o", "c.xlsx"), "choose a name that ends in .csv"),
+        (
+            ("{}/model.mlrh", "{}/test.csv", "-o", "notes.csv"),
+            "notes.csv, line 1: the columns must be row and the labels",
+        ),
+        (
+            ("{}/model.mlrh", "{}/test.csv", "-o", "many.csv"),
+            "many.csv, line 2: rows must be different numbers from 1 to",
+        ),
+        (
+            ("{}/model.mlrh", "{}/test.csv", "-o", "full.csv"),
+            "What is known of row 1 can't be: a label set of this model",
+        ),
+        (("{}/model.mlrh", "absent.csv"), "absent.csv: no such file"),
+        (("absent.mlrh", "{}/test.csv"), "There is no model file absent.mlrh"),
+        (("{}/model.mlrh", "{}/test.csv", "--port", "99999"), "Invalid value for '--port'"),
+    ],
+)
+def test_a_fault_is_told_in_one_line_and_leaves_every_file(arguments, words, scenes, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    header = ",".join(["row", *TRAIN.label_names])
+    Path("notes.csv").write_text("name,age\nAnn,3\n")
+    Path("many.csv").write_text(f"{header}\n16,{',' * 9}\n")
+    Path("full.csv").write_text(f"{header}\n1{',1' * 10}\n")
+    before = {path: path.read_bytes() for place in (tmp_path, scenes) for path in place.iterdir()}
+    told = failure(capsys, monkeypatch, "tag", *(argument.format(scenes) for argument in arguments), "--no-browser")
+    assert words in told
+    assert {path: path.read_bytes() for place in (tmp_path, scenes) for path in place.iterdir()} == before
+
+
+def test_the_help_names_the_command_and_its_options():
+    assert "tag" in CliRunner().invoke(app, ["--help"]).stdout
+    text = CliRunner().invoke(app, ["tag", "--help"]).stdout
+    assert all(option in text for option in ("--output", "--port", "--no-browser", "--format"))

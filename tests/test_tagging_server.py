@@ -1,0 +1,421 @@
+"""The page's server asked over real HTTP, what it refuses, and how it is started from Python."""
+
+import json
+import re
+import socket
+import threading
+import time
+from http.client import HTTPConnection
+from importlib.resources import files
+
+import numpy as np
+import pandas as pd
+import pytest
+from samples import make_multilabel
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from mlrh import MLRHClassifier
+from mlrh.automatic import choose
+from mlrh.data import MultilabelData
+from mlrh.experiments.style import LIGHT, page_css
+from mlrh.label_space import CardinalitySpace
+from mlrh.tagging import known_of, serve
+from mlrh.tagging import serving as serving_module
+from mlrh.tagging.server import ACTIONS, TaggingServer
+from mlrh.tagging.serving import make_session
+from mlrh.tagging.session import Session
+from mlrh.tagging.store import Store
+
+NAN = np.nan
+RNG = np.random.default_rng(0)
+NAMES = ["happy", "sad", "<b>calm</b>", "loud"]
+DISTRIBUTION = CardinalitySpace(4, 1, 2).distribution(RNG.normal(size=(6, 4)))
+JSON = {"Content-Type": "application/json"}
+PAGE = files("mlrh.tagging")
+
+
+@pytest.fixture
+def store(tmp_path):
+    (tmp_path / "place").mkdir()
+    return Store(tmp_path / "place" / "c.csv", NAMES, 6)
+
+
+@pytest.fixture
+def server(store):
+    session = Session(DISTRIBUTION, NAMES, sizes=(1, 2), keep=store.keep)
+    server = TaggingServer(session, about={"name": "songs", "output": str(store.path)})
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def ask(server, method, path, body=None, headers=None):
+    """Status, headers and content of one request; a body that isn't text is sent as JSON."""
+    connection = HTTPConnection(*server.server_address, timeout=10)
+    content = body if body is None or isinstance(body, str) else json.dumps(body)
+    try:
+        connection.request(method, path, content, (JSON if content is not None else {}) | (headers or {}))
+        response = connection.getresponse()
+        return response.status, response.headers, response.read().decode()
+    finally:
+        connection.close()
+
+
+def get(server, path):
+    status, headers, content = ask(server, "GET", path)
+    assert (status, headers["Content-Type"]) == (200, "application/json"), content
+    return json.loads(content)
+
+
+def post(server, path, **body):
+    status, _, content = ask(server, "POST", path, {"order": "file", **body})
+    assert status == 200, content
+    return json.loads(content)
+
+
+def click(server, row, label, value):
+    return post(server, "/api/decide", row=row, label=label, value=value)
+
+
+def check_given(answer, known):
+    """The numbers of an answer are those of `condition` called directly."""
+    row = answer["row"] - 1
+    rest = CardinalitySpace(4, 1, 2).distribution(DISTRIBUTION.scores[[row]]).condition([known])
+    np.testing.assert_array_equal([label["marginal"] for label in answer["labels"]], rest.marginals()[0])
+    assert answer["best"]["labels"] == [NAMES[k] for k in np.flatnonzero(rest.mode()[0])]
+    assert answer["best"]["probability"] == rest.prob(rest.mode())[0]
+    assert answer["entropy"] == rest.entropy()[0]
+    sizes = {size["size"]: size["probability"] for size in answer["sizes"]}
+    np.testing.assert_array_equal([sizes[j] for j in sizes], rest.cardinality_pmf()[0, list(sizes)])
+    assert [label["known"] for label in answer["labels"]] == [None if np.isnan(value) else value for value in known]
+
+
+def test_answers_are_those_of_condition_after_every_request(server, store):
+    check_given(get(server, "/api/row?row=2"), [NAN] * 4)
+    check_given(click(server, 2, "sad", 1), [NAN, 1, NAN, NAN])
+    check_given(click(server, 2, "loud", 0), [NAN, 1, NAN, 0])
+    check_given(get(server, "/api/row?row=2&order=entropy"), [NAN, 1, NAN, 0])
+    check_given(post(server, "/api/undo"), [NAN, 1, NAN, NAN])
+    best = DISTRIBUTION.space.distribution(DISTRIBUTION.scores[[1]]).condition([[NAN, 1, NAN, NAN]]).mode()[0]
+    check_given(post(server, "/api/accept", row=2), best.astype(float))
+    np.testing.assert_array_equal(known_of(store.path, 6)[1], best)
+    check_given(post(server, "/api/clear", row=2), [NAN] * 4)
+    assert np.isnan(known_of(store.path, 6)).all()
+
+
+def test_the_session_tells_names_sizes_and_the_file(server, store):
+    overview = get(server, "/api/session")
+    assert overview["label_names"] == NAMES
+    assert (overview["n_rows"], overview["min_labels"], overview["max_labels"]) == (6, 1, 2)
+    assert (overview["name"], overview["output"]) == ("songs", str(store.path))
+
+
+def test_every_click_is_in_the_file_when_it_is_answered(server, store):
+    expected = np.full((6, 4), NAN)
+    for row, label, value in [(1, "happy", 1), (6, "loud", 0), (1, "sad", 0), (1, "happy", None)]:
+        click(server, row, label, value)
+        expected[row - 1, NAMES.index(label)] = NAN if value is None else value
+        np.testing.assert_array_equal(known_of(store.path, 6, NAMES), expected)
+
+
+def test_clicks_at_the_same_time_lose_nothing(server, store):
+    together = threading.Barrier(4)
+
+    def person(label):
+        for row in range(1, 7):
+            together.wait()
+            click(server, row, label, 0 if label != "happy" else 1)
+
+    threads = [threading.Thread(target=person, args=(label,)) for label in NAMES]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(known_of(store.path, 6), [[1, 0, 0, 0]] * 6)
+
+
+def test_a_choice_that_no_set_fits_is_status_400_with_one_sentence_and_the_state_stays(server, store):
+    click(server, 3, "happy", 1)
+    click(server, 3, "sad", 1)
+    before = get(server, "/api/row?row=3"), store.path.read_bytes()
+    status, _, content = ask(server, "POST", "/api/decide", {"row": 3, "label": "loud", "value": 1, "order": "file"})
+    sentence = json.loads(content)["error"]
+    assert status == 400
+    assert sentence.startswith("loud can't be present: a label set of this model has at most 2 labels, and 3 would be")
+    assert (get(server, "/api/row?row=3"), store.path.read_bytes()) == before
+
+
+DECIDE = {"row": 1, "label": "happy", "value": 1, "order": "file"}
+
+
+@pytest.mark.parametrize(
+    "method, path, body, headers, status, words",
+    [
+        ("POST", "/api/decide", "{", {}, 400, "must be JSON"),
+        ("POST", "/api/decide", "[" * 60_000, {}, 400, "must be JSON"),
+        ("POST", "/api/decide", DECIDE | {"label": "\ud83d"}, {}, 400, "one of the model's 4 labels"),
+        ("POST", "/api/decide", "[]", {}, 400, "must be a JSON object with the keys label, order, row, value"),
+        ("POST", "/api/decide", {"row": 1}, {}, 400, "with the keys label, order, row, value"),
+        ("POST", "/api/decide", DECIDE | {"session": 1}, {}, 400, "with the keys label, order, row, value"),
+        ("POST", "/api/decide", DECIDE | {"row": 7}, {}, 400, "whole number from 1 to 6; got 7"),
+        ("POST", "/api/decide", DECIDE | {"row": 1.0}, {}, 400, "whole number from 1 to 6; got 1.0"),
+        ("POST", "/api/decide", DECIDE | {"label": "angry"}, {}, 400, "one of the model's 4 labels; got 'angry'"),
+        ("POST", "/api/decide", DECIDE | {"label": ["a"]}, {}, 400, "one of the model's 4 labels"),
+        ("POST", "/api/decide", DECIDE | {"value": "1"}, {}, 400, "must be 1 (present), 0 (absent) or null (open)"),
+        ("POST", "/api/decide", DECIDE | {"order": {}}, {}, 400, "The order must be entropy or file"),
+        ("POST", "/api/undo", {"order": "file"}, {}, 400, "There is nothing to undo"),
+        ("GET", "/api/row", None, {}, 400, "must have row="),
+        ("GET", "/api/row?row=0", None, {}, 400, "whole number from 1 to 6; got 0"),
+        ("GET", "/api/row?row=-1", None, {}, 400, "got '-1'"),
+        ("GET", "/api/row?row=" + "9" * 5000, None, {}, 400, "whole number from 1 to 6"),
+        ("GET", "/api/row?row=1&order=size", None, {}, 400, "The order must be entropy or file; got 'size'"),
+        ("GET", "/api/row?row=1&lock=1", None, {}, 400, "must have row="),
+        ("GET", "/api/decide", None, {}, 405, "takes POST only; got GET"),
+        ("POST", "/api/row", DECIDE, {}, 405, "takes GET only; got POST"),
+        ("PUT", "/api/decide", DECIDE, {}, 405, "takes POST only; got PUT"),
+        ("DELETE", "/", None, {}, 405, "takes GET only; got DELETE"),
+        ("OPTIONS", "/api/decide", None, {}, 405, "takes POST only; got OPTIONS"),
+        ("BREW", "/", None, {}, 405, "takes GET only; got BREW"),
+        ("GET", "/page.html", None, {}, 404, "nothing at this address"),
+        ("GET", "/../session.py", None, {}, 404, "nothing at this address"),
+        ("GET", "/%2e%2e/%2e%2e/etc/passwd", None, {}, 404, "nothing at this address"),
+        ("GET", "//etc/passwd", None, {}, 404, "nothing at this address"),
+        ("POST", "/api/lock", DECIDE, {}, 404, "nothing at this address"),
+        ("GET", "/", None, {"Host": "evil.example"}, 403, "for this machine only"),
+        ("GET", "/api/row?row=1", None, {"Host": "127.0.0.1.evil.example:80"}, 403, "for this machine only"),
+        ("GET", "/", None, {"Host": ""}, 403, "for this machine only"),
+        ("POST", "/api/decide", DECIDE, {"Host": "evil.example"}, 403, "for this machine only"),
+        ("POST", "/api/decide", DECIDE, {"Origin": "http://evil.example"}, 403, "came from 'http://evil.example'"),
+        ("POST", "/api/decide", DECIDE, {"Origin": "http://127.0.0.1:1"}, 403, "came from 'http://127.0.0.1:1'"),
+        ("POST", "/api/decide", DECIDE, {"Origin": "null"}, 403, "came from 'null'"),
+        ("POST", "/api/decide", DECIDE, {"Content-Type": "text/plain"}, 415, "as application/json; got text/plain"),
+        ("POST", "/api/decide", "a=1", {"Content-Type": "application/x-www-form-urlencoded"}, 415, "application/json"),
+        ("POST", "/api/decide", " " * 70_000, {}, 413, "at most 65536 bytes; got 70000"),
+        ("POST", "/api/decide", "{}", {"Content-Length": "many"}, 411, "must say its length"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_sentence_and_changes_nothing(
+    server, store, method, path, body, headers, status, words
+):
+    got, sent, content = ask(server, method, path, body, headers)
+    sentence = json.loads(content)
+    assert (got, list(sentence)) == (status, ["error"])
+    assert words in sentence["error"] and "\n" not in sentence["error"]
+    assert len(sentence["error"]) < 250
+    assert sent["Allow"] == {405: "POST" if path == "/api/decide" else "GET"}.get(status)
+    assert not store.path.exists() and np.isnan(server.session.known()).all()
+
+
+def test_a_request_that_is_no_http_is_told_so_in_one_sentence(server):
+    with socket.create_connection(server.server_address, timeout=10) as connection:
+        connection.sendall(b"GET / HTTP/9.9.9 \xff\r\n\r\n")
+        answer = connection.makefile("rb").read().decode()
+    assert list(json.loads(answer[answer.index("{") :])) == ["error"]
+
+
+def test_head_is_refused_without_a_body(server):
+    status, _, content = ask(server, "HEAD", "/")
+    assert (status, content) == (405, "")
+
+
+@pytest.mark.parametrize("host", ["localhost:{}", "127.0.0.1:{}", "LOCALHOST", "localhost:9000"])
+def test_the_own_page_is_answered_under_its_names_also_through_a_tunnel(server, host):
+    host = host.format(server.server_address[1])
+    own = {"Host": host, "Origin": f"http://{host}"}
+    assert ask(server, "GET", "/", None, {"Host": host})[0] == 200
+    assert ask(server, "POST", "/api/decide", DECIDE, own)[0] == 200
+
+
+def test_a_file_that_can_not_be_written_is_status_500_with_one_sentence_and_the_state_stays(server, store):
+    store.path.parent.rmdir()
+    status, _, content = ask(server, "POST", "/api/decide", DECIDE)
+    assert status == 500 and f"{store.path}: can't be written" in json.loads(content)["error"]
+    assert np.isnan(server.session.known()).all()
+    store.path.parent.mkdir()
+    check_given(click(server, 1, "happy", 1), [1, NAN, NAN, NAN])
+
+
+def test_a_fault_of_the_program_is_told_to_the_page_and_traced_in_the_terminal(server, monkeypatch, capfd):
+    monkeypatch.setattr(server.session, "row", lambda **query: 1 // 0)
+    status, _, content = ask(server, "GET", "/api/row?row=1")
+    assert status == 500 and "The program failed (ZeroDivisionError" in json.loads(content)["error"]
+    traced, deadline = "", time.monotonic() + 10
+    while "ZeroDivisionError" not in traced and time.monotonic() < deadline:
+        time.sleep(0.01)
+        traced += capfd.readouterr().err
+    assert "ZeroDivisionError" in traced
+
+
+def test_a_browser_that_goes_away_leaves_no_trace_in_the_terminal(server, capfd):
+    with socket.create_connection(server.server_address) as connection:
+        connection.sendall(b"POST /api/undo HTTP/1.1\r\nHost: localhost\r\n")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close by a reset
+    get(server, "/api/row?row=1")
+    assert capfd.readouterr().err == ""
+
+
+def test_the_server_listens_on_this_machine_only(server):
+    assert server.server_address[0] == "127.0.0.1"
+    assert server.address == f"http://127.0.0.1:{server.server_address[1]}/"
+
+
+def test_a_port_that_is_taken_is_one_sentence(server):
+    port = server.server_address[1]
+    with pytest.raises(ValueError, match=rf"Port {port} can't be used \(Address already in use\); choose another"):
+        TaggingServer(server.session, port)
+
+
+@pytest.mark.parametrize("path, kind", [("/", "text/html"), ("/page.js", "text/javascript"), ("/page.css", "text/css")])
+def test_the_page_comes_with_its_type_and_may_load_nothing_from_elsewhere(server, path, kind):
+    status, headers, content = ask(server, "GET", path)
+    assert (status, headers["Content-Type"]) == (200, f"{kind}; charset=utf-8")
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", re.sub(r"^\s*//.*|//\s.*", "", content, flags=re.MULTILINE))
+
+
+def test_the_script_asks_for_addresses_that_there_are_and_uses_elements_that_there_are():
+    script, page = (PAGE.joinpath(name).read_text("utf-8") for name in ("page.js", "page.html"))
+    assert set(re.findall(r"/api/\w+", script)) == {*ACTIONS, "/api/session", "/api/row"}
+    assert set(re.findall(r"\$\(\"([\w-]+)\"\)", script)) <= set(re.findall(r"id=\"([\w-]+)\"", page))
+    assert "innerHTML" not in script
+
+
+def test_the_page_has_the_colours_of_the_report_and_no_others():
+    own = PAGE.joinpath("page.css").read_text("utf-8")
+    assert set(re.findall(r"var\(--([\w-]+)\)", own)) <= set(LIGHT)
+    assert not re.search(r"#[0-9a-f]{3,8}\b[^{]*;|rgb|hsl", own)
+    session = Session(DISTRIBUTION, NAMES, sizes=(1, 2))
+    server = TaggingServer(session)
+    server.server_close()
+    assert server.pages["/page.css"][1].decode() == page_css() + own
+
+
+# From Python
+
+
+def fitted():
+    X, Y = make_multilabel(80)
+    return MLRHClassifier().fit(X, Y), X
+
+
+def test_serve_returns_what_was_decided_until_the_interrupt(monkeypatch, tmp_path):
+    classifier, X = fitted()
+    told = []
+
+    def person(server):
+        server.session.decide(2, "rock", 1)
+        server.session.decide(80, "jazz", 0)
+        server.server_close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(serving_module, "run", person)
+    names = ["rock", "jazz", "folk", "soul"]
+    options = {"label_names": names, "output": tmp_path / "c.csv", "open_browser": False, "tell": told.append}
+    known = serve(classifier, X, **options)
+    expected = np.full((80, 4), NAN)
+    expected[1, 0], expected[79, 1] = 1, 0
+    np.testing.assert_array_equal(known, expected)
+    np.testing.assert_array_equal(known_of(tmp_path / "c.csv", 80, names), expected)
+    assert len(told) == 1 and told[0].startswith("The page is at http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("screen, opened", [({"DISPLAY": ":0"}, 1), ({}, 0)])
+def test_the_browser_is_opened_where_there_is_a_screen(monkeypatch, screen, opened):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in screen.items():
+        monkeypatch.setenv(name, value)
+    asked, told, done = [], [], threading.Event()
+    monkeypatch.setattr(serving_module.sys, "platform", "linux")
+    monkeypatch.setattr(serving_module.webbrowser, "open", lambda address: (asked.append(address), done.set()))
+
+    def person(server):
+        assert done.wait(5 if opened else 0.1) == bool(opened)
+        server.server_close()
+
+    monkeypatch.setattr(serving_module, "run", person)
+    serve(*fitted(), tell=told.append)
+    assert len(asked) == opened and all(address in told[0] for address in asked)
+
+
+def test_answers_of_a_classifier_are_its_distribution_given_the_decision():
+    classifier, X = fitted()
+    session, _ = make_session(classifier, X)
+    answer = session.decide(7, "2", 1)
+    expected = classifier.distribution(X[[6]]).condition([[NAN, NAN, 1, NAN]]).marginals()[0]
+    np.testing.assert_allclose([label["marginal"] for label in answer["labels"]], expected, rtol=1e-12)
+    assert {feature["name"] for feature in answer["features"]} == {f"feature {k}" for k in range(1, 7)}
+
+
+def test_rows_of_a_frame_and_classes_of_one_label_each_have_their_own_names():
+    X = pd.DataFrame(RNG.normal(size=(60, 2)), columns=["height", "width"])
+    kinds = np.array(["cat", "dog", "owl"])[np.argmax(np.c_[X, np.zeros(60)], axis=1)]
+    session, _ = make_session(MLRHClassifier().fit(X, kinds), X)
+    answer = session.decide(1, "owl", 1)
+    assert [label["marginal"] for label in answer["labels"]] == [0.0, 0.0, 1.0]
+    assert {feature["name"] for feature in answer["features"]} == {"height", "width"}
+    two, _ = make_session(MLRHClassifier().fit(X, kinds == "owl"), X)
+    assert two.overview()["label_names"] == ["True"]
+
+
+def test_a_model_of_a_file_shows_its_own_names_and_nominal_values():
+    X = np.column_stack([np.arange(12) % 3, RNG.normal(size=12)]).astype(float)
+    Y = np.column_stack([X[:, 0] == 0, X[:, 0] != 0]).astype(np.int8)
+    data = MultilabelData(X, Y, ("colour", "size"), ("warm", "cold"), "things", {"colour": ("red", "blue", "grey")})
+    model = choose(data, kernel="linear", label_space="cardinality", n_folds=2)
+    colours = np.array(["red", "blue", "grey"])[X[:, 0].astype(int)]
+    for rows in (data, pd.DataFrame({"size": X[:, 1], "colour": colours})):
+        session, about = make_session(model, rows)
+        answer = session.decide(1, "warm", 0)
+        expected = model.distribution(data.rows([0])).condition([[0, NAN]]).marginals()[0]
+        np.testing.assert_allclose([label["marginal"] for label in answer["labels"]], expected, rtol=1e-12)
+        shown = {feature["name"]: feature["value"] for feature in answer["features"]}
+        assert shown == {"colour": "red", "size": f"{X[0, 1]:.4g}"}
+        assert about["output"] is None
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda c, X: (make_pipeline(StandardScaler(), c), X, {}), r"got Pipeline\. Of a pipeline p pass p\[-1\]"),
+        (lambda c, X: (c, X, {"label_names": ["a", "b"]}), "must name the model's 4 labels; got 2"),
+        (lambda c, X: (c, X, {"label_names": ["a", "a", "b", "c"]}), "4 different names, one per label"),
+        (lambda c, X: (c, X, {"feature_names": ["a"]}), "must name the 6 columns of X; got 1"),
+        (lambda c, X: (c, X[:, :3], {}), "X has 3 features"),
+        (lambda c, X: (c, X, {"output": "folder/c.txt"}), r"ends in \.csv"),
+        (lambda c, X: (c, X, {"port": 70_000}), "Port 70000 can't be used"),
+    ],
+)
+def test_serve_refuses_what_it_can_not_show_in_one_sentence(change, words):
+    model, rows, options = change(*fitted())
+    with pytest.raises(ValueError, match=words):
+        serve(model, rows, open_browser=False, **options)
+
+
+def test_a_model_refuses_plain_arrays_and_names_of_features():
+    X, Y = make_multilabel(30, n_labels=2, max_labels=2)
+    data = MultilabelData(X, Y.astype(np.int8), tuple("uvwxyz"), ("a", "b"), "things")
+    model = choose(data, kernel="linear", label_space="cardinality", n_folds=2)
+    with pytest.raises(ValueError, match="takes a MultilabelData or a DataFrame as X; got ndarray"):
+        make_session(model, X)
+    with pytest.raises(ValueError, match="feature_names must be left out"):
+        make_session(model, data, feature_names=list("uvwxyz"))
+
+
+def test_complete_rows_of_the_file_fit_a_classifier_as_their_labels_do(tmp_path):
+    classifier, X = fitted()
+    session, _ = make_session(classifier, X, output=tmp_path / "c.csv")
+    for row in range(1, 61):
+        session.accept(row)
+    session.decide(61, "0", 1)
+    known = known_of(tmp_path / "c.csv", len(X))
+    complete = ~np.isnan(known).any(axis=1)
+    assert complete.sum() == 60
+    again = MLRHClassifier().fit(X[complete], known[complete].astype(int))
+    expected = MLRHClassifier().fit(X[:60], classifier.predict(X[:60]))
+    np.testing.assert_array_equal(again.coef_, expected.coef_)
