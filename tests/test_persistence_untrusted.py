@@ -1,0 +1,370 @@
+"""Files that no save has made, or that somebody has changed, are refused in one sentence and run nothing."""
+
+import io
+import json
+import os
+import pickle
+import re
+import sys
+import warnings
+import zipfile
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import skops.io
+from samples import FORMS, make_multilabel
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from mlrh import KernelMLRHClassifier, MLRHClassifier, persistence
+from mlrh.baselines import MLkNN
+from mlrh.data.containers import Schema
+from mlrh.persistence import ModelFileError, load, save
+
+X, Y = make_multilabel(60)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.mlrh"
+
+
+class OwnClassifier(MLRHClassifier):
+    """A class that is not the package's."""
+
+
+def one_sentence(error):
+    text = str(error.value)
+    return "\n" not in text and text.endswith(".") and ". " not in text
+
+
+class Trap:
+    """Its pickle writes to standard error's file when loaded."""
+
+    def __reduce__(self):
+        return os.system, ("echo trapped >&2",)
+
+
+def archive_of(parts, compression=zipfile.ZIP_STORED):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def parts_of(data):
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A file that holds one of nearly everything, as bytes."""
+    path = tmp_path_factory.mktemp("saved") / "model.mlrh"
+    rows = sparse.csr_array(np.where(X > 0.5, X, 0)[:12])
+    kernel = KernelMLRHClassifier(label_space="observed").fit(rows, FORMS["sets"](Y)[:12])
+    linear = make_pipeline(StandardScaler(), MLRHClassifier(size_bias=True)).fit(X, sparse.csr_matrix(Y))
+    save(
+        {"kernel": kernel, "linear": linear, "neighbours": MLkNN(2).fit(X[:9], Y[:9]), 3: Schema(("a",), ("b",))}, path
+    )
+    return path.read_bytes()
+
+
+NOT_MODELS = {
+    "empty": (b"", "is empty"),
+    "text": (b"hello world", "is not a model file"),
+    "pickle": (pickle.dumps(Trap()), "is a pickle"),
+    "old pickle": (pickle.dumps(Trap(), protocol=0), "is not a model file"),
+    "archive": (archive_of({"a": "b"}), "is an archive, but not a model file"),
+    "skops": (skops.io.dumps([1]), "is a skops file, but not a model file that mlrh saved; skops.io.load may load it"),
+    "skops of others": (
+        skops.io.dumps({"f": os.system}),
+        r"is a skops file, but not a model file that mlrh saved; it is not loaded and holds posix\.system",
+    ),
+    "schema of others": (archive_of({"schema.json": "[]"}), "is an archive, but not a model file"),
+    "packed skops": (skops.io.dumps([1], compression=zipfile.ZIP_DEFLATED), "is an archive, but not a model file"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_MODELS)
+def test_other_files_are_refused_in_one_sentence_and_not_run(name, path, capfd):
+    content, pattern = NOT_MODELS[name]
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match=pattern) as error:
+        load(path)
+    assert one_sentence(error) and str(path) in str(error.value)
+    assert "trapped" not in capfd.readouterr().err
+
+
+def test_a_missing_file_and_a_folder_are_one_sentence(path, tmp_path):
+    for target, words in ((path, "There is no model file"), (tmp_path, "is a folder")):
+        with pytest.raises(ModelFileError, match=words) as error:
+            load(str(target))
+        assert one_sentence(error)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_a_pipe_is_refused_without_waiting_for_a_writer(path):
+    os.mkfifo(path)
+    with pytest.raises(ModelFileError, match="not a regular file"):
+        load(path)
+
+
+def test_a_file_cut_short_anywhere_is_refused(saved, path):
+    for length in np.linspace(1, len(saved) - 1, 60).astype(int):
+        path.write_bytes(saved[:length])
+        with pytest.raises(ModelFileError, match=r"cut short|is not a model file|damaged"):
+            load(path)
+
+
+def forged(saved, path, **parts):
+    """A file with some parts replaced, whose checksums are right."""
+    path.write_bytes(archive_of({**parts_of(saved), **parts}))
+    return path
+
+
+def with_schema(path, value):
+    """A file around a value that skops writes and save would not."""
+    header = json.dumps({"format": 1, **persistence._versions()})
+    path.write_bytes(archive_of({**parts_of(skops.io.dumps(value)), "mlrh.json": header}))
+    return path
+
+
+def test_a_file_with_foreign_classes_is_refused_by_their_names(path):
+    with pytest.raises(ModelFileError, match=r"not loaded: posix\.system, .*OwnClassifier") as error:
+        load(with_schema(path, {"f": os.system, "m": OwnClassifier()}))
+    assert one_sentence(error) and str(path) in str(error.value)
+
+
+def test_names_that_a_file_makes_up_do_not_break_the_sentence(path):
+    schema = json.loads(parts_of(skops.io.dumps(os.system))["schema.json"])
+    schema["__class__"] = "system\n\n" + "x" * 10_000
+    with_schema(path, None)
+    parts = {**parts_of(path.read_bytes()), "schema.json": json.dumps(schema)}
+    path.write_bytes(archive_of(parts))
+    with pytest.raises(ModelFileError, match=r"not loaded: posix\.system x+ \.\.\.\.$") as error:
+        load(path)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 600 + len(str(path))
+
+
+def test_our_classes_are_loaded_only_through_their_own_forms(path):
+    with pytest.raises(ModelFileError, match=r"mlrh\.estimators\.MLRHClassifier"):
+        load(with_schema(path, MLRHClassifier()))
+
+
+@pytest.mark.parametrize("name", ["mlrh.persistence.save", "mlrh.base.MLRHBase", "os.system", "mlrh.estimators", "x"])
+def test_a_form_that_names_anything_but_the_listed_classes_is_refused(name, path):
+    with pytest.raises(ModelFileError, match="doesn't know"):
+        load(with_schema(path, {"mlrh": name, "state": {}}))
+
+
+FORGED = {
+    "sizes out of order": {
+        "mlrh": "mlrh.label_space.CardinalitySpace",
+        "state": {"n_labels": 3, "min_labels": 2, "max_labels": 1, "size_bias": np.zeros(4), "n_jobs": None},
+    },
+    "a bias too short": {
+        "mlrh": "mlrh.label_space.CardinalitySpace",
+        "state": {"n_labels": 3, "min_labels": 0, "max_labels": 3, "size_bias": np.zeros(2), "n_jobs": None},
+    },
+    "a space too large": {
+        "mlrh": "mlrh.label_space.CardinalitySpace",
+        "state": {"n_labels": 10**11, "min_labels": 0, "max_labels": 3, "size_bias": None, "n_jobs": None},
+    },
+    "sets twice": {
+        "mlrh": "mlrh.label_space.ObservedSpace",
+        "state": {"sets": np.ones((2, 2), np.int8), "set_bias": np.zeros(2)},
+    },
+    "a function as container": {
+        "mlrh": "mlrh.targets.Targets",
+        "state": {"kind": "sparse", "classes": np.arange(2), "dtype": "int64", "container": "save_npz"},
+    },
+    "a column out of range": {
+        "mlrh": "sparse",
+        "kind": "csr_array",
+        "shape": [1, 2],
+        "data": np.ones(1),
+        "indices": np.array([10**6]),
+        "indptr": np.array([0, 1]),
+    },
+    "a matrix of a kind unknown": {
+        "mlrh": "sparse",
+        "kind": "load_npz",
+        "shape": [1, 1],
+        "data": np.ones(1),
+        "indices": np.zeros(1, int),
+        "indptr": np.array([0, 1]),
+    },
+    "more objects than places": {"mlrh": "objects", "shape": [3], "items": [1]},
+    "endless text": {"mlrh": "json", "text": "[" * 10**5},
+    "no parts": {"mlrh": "tuple"},
+    "a name that is a list": {"mlrh": []},
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_forms_that_contradict_themselves_are_refused_in_one_sentence(name, path):
+    with pytest.raises(ModelFileError) as error:
+        load(with_schema(path, FORGED[name]))
+    assert "\n" not in str(error.value) and str(path) in str(error.value)
+
+
+def test_compressed_parts_are_refused_so_that_a_small_file_stays_small(saved, path):
+    path.write_bytes(archive_of({**parts_of(saved), "zeros": bytes(10**7)}, zipfile.ZIP_DEFLATED))
+    with pytest.raises(ModelFileError, match="compressed"):
+        load(path)
+
+
+def header(**changes):
+    return json.dumps({"format": 1, **persistence._versions(), **changes})
+
+
+def test_a_file_of_another_format_is_refused_with_the_versions(saved, path):
+    with pytest.raises(ModelFileError, match=r"format 2 of mlrh 7\.1\.0; mlrh .* reads format 1 only"):
+        load(forged(saved, path, **{"mlrh.json": header(format=2, mlrh="7.1.0")}))
+
+
+@pytest.mark.parametrize("package", ["mlrh", "scikit-learn"])
+def test_another_minor_version_is_one_warning_and_another_patch_is_none(package, saved, path):
+    major, minor, *_ = persistence._versions()[package].split(".")
+    load(forged(saved, path, **{"mlrh.json": header(**{package: f"{major}.{minor}.999"})}))
+    with pytest.warns(UserWarning, match=rf"saved with {package} {major}\.999\.0 \(here ") as caught:
+        load(forged(saved, path, **{"mlrh.json": header(**{package: f"{major}.999.0"})}))
+    assert len(caught) == 1 and caught[0].filename == __file__
+
+
+def test_estimators_of_another_scikit_learn_do_not_warn_one_by_one(saved, path):
+    schema = parts_of(saved)["schema.json"].decode()
+    ours = persistence._versions()["scikit-learn"]
+    assert f'\\"{ours}\\"' in schema
+    load(forged(saved, path, **{"schema.json": schema.replace(f'\\"{ours}\\"', '\\"1.0.0\\"')}))
+
+
+FORBIDDEN = {
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "subprocess.Popen",
+    "socket.connect",
+    "pickle.find_class",
+}
+events: list[str] | None = None
+
+
+def watch(event, arguments):
+    if events is not None and (event in FORBIDDEN or (event == "open" and "w" in str(arguments[1]))):
+        events.append(event)
+
+
+sys.addaudithook(watch)  # can't be removed; listens only while `events` is a list
+
+
+def watched_load(path):
+    """The loaded object, and that no forbidden event came with it; not so of predictions, as numba reads its cache."""
+    global events
+    events = []
+    try:
+        return load(path)
+    finally:
+        seen, events = events, None
+        assert seen == []
+
+
+def outcome(path):
+    """What comes of a file: a ModelFileError, or an object that predicts or has any other error when it should."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            model = watched_load(path)
+        except ModelFileError as error:
+            assert "\n" not in str(error)
+            return "refused"
+        try:
+            model["kernel"].predict(sparse.csr_array(X))
+            model["linear"].predict(X)
+            model["neighbours"].predict(X)
+        except Exception:
+            return "unusable"
+    return "usable"
+
+
+def test_changed_bytes_are_refused_or_harmless(saved, path):
+    rng = np.random.RandomState(0)
+    outcomes = []
+    for _ in range(150):
+        data = bytearray(saved)
+        for place in rng.randint(len(data), size=rng.randint(1, 4)):
+            data[place] = rng.randint(256)
+        path.write_bytes(data)
+        outcomes.append(outcome(path))
+    assert outcomes.count("refused") > 100
+
+
+def test_changed_contents_with_right_checksums_are_refused_or_harmless(saved, path):
+    rng = np.random.RandomState(1)
+    parts = parts_of(saved)
+    names = sorted(parts)
+    tokens = [
+        b'"ObjectNode"',
+        b'"FunctionNode"',
+        b'"TypeNode"',
+        b'"os"',
+        b'"system"',
+        b'"builtins"',
+        b'"eval"',
+        b"-1",
+        b"[]",
+    ]
+    outcomes = []
+    for _ in range(200):
+        name = names[rng.randint(len(names))] if rng.rand() < 0.5 else "schema.json"
+        content = bytearray(parts[name])
+        place = rng.randint(len(content))
+        if rng.rand() < 0.5:
+            content[place : place + rng.randint(30)] = tokens[rng.randint(len(tokens))]
+        else:
+            content[place] = rng.randint(256)
+        path.write_bytes(archive_of({**parts, name: bytes(content)}))
+        outcomes.append(outcome(path))
+    assert {"refused", "usable"} <= set(outcomes)
+
+
+def test_swapped_words_of_the_schema_are_refused_or_harmless(saved, path):
+    rng = np.random.RandomState(2)
+    parts = parts_of(saved)
+    words = parts["schema.json"].split(b'"')
+    outcomes = []
+    for _ in range(200):
+        changed = list(words)
+        i, j = rng.randint(len(words) // 2, size=2) * 2 + 1
+        changed[i] = changed[j]
+        path.write_bytes(archive_of({**parts, "schema.json": b'"'.join(changed)}))
+        outcomes.append(outcome(path))
+    assert {"refused", "usable"} <= set(outcomes)
+
+
+def test_a_listed_name_can_only_be_a_class_of_the_module_it_names():
+    for name in persistence.OURS:
+        module, _, kind = name.rpartition(".")
+        found = getattr(import_module(module), kind, None)
+        assert found is None or (isinstance(found, type) and found.__module__ == module)
+
+
+@pytest.mark.parametrize("module", ["mlrh.estimators", "mlrh.search", "mlrh.baselines"])
+def test_every_public_estimator_of_the_package_is_listed(module):
+    for name, kind in vars(import_module(module)).items():
+        if isinstance(kind, type) and issubclass(kind, BaseEstimator) and kind.__module__ == module and name[0] != "_":
+            assert f"{module}.{name}" in persistence.OURS
+
+
+def test_no_module_of_the_package_imports_a_pickler():
+    sources = [path.read_text() for path in Path(persistence.__file__).parent.rglob("*.py")]
+    assert not any(
+        re.search(r"^\s*(import|from) (pickle|cloudpickle|dill)\b", source, re.MULTILINE) for source in sources
+    )
