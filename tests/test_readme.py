@@ -18,6 +18,12 @@ def test_the_examples_of_the_readme_print_what_it_says():
     assert results.failed == 0
 
 
+def test_the_examples_of_the_page_on_unknown_labels_print_what_it_says():
+    results = doctest.testfile(str(ROOT / "docs" / "unknown-labels.md"), module_relative=False)
+    assert results.attempted > 4
+    assert results.failed == 0
+
+
 def test_the_commands_of_the_readme_work_and_print_what_it_says(tmp_path):
     (block,) = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
