@@ -356,7 +356,7 @@ def test_a_listed_name_can_only_be_a_class_of_the_module_it_names():
         assert found is None or (isinstance(found, type) and found.__module__ == module)
 
 
-@pytest.mark.parametrize("module", ["mlrh.estimators", "mlrh.search", "mlrh.baselines"])
+@pytest.mark.parametrize("module", ["mlrh.estimators", "mlrh.selection", "mlrh.baselines"])
 def test_every_public_estimator_of_the_package_is_listed(module):
     for name, kind in vars(import_module(module)).items():
         if isinstance(kind, type) and issubclass(kind, BaseEstimator) and kind.__module__ == module and name[0] != "_":

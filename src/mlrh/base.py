@@ -88,9 +88,9 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         self._settle(problem, prepared, start)
         return self
 
-    def _fit_path(self, X, y, Cs):
+    def _fit_path(self, X, y, Cs, sample_weight=None):
         """Yields self fitted at each C in turn; what doesn't depend on C is done once; each starts from the last."""
-        problem = self._pose(X, y, None)
+        problem = self._pose(X, y, sample_weight)
         prepared, start = self._prepare(problem.X, problem.weights), None
         for C in Cs:
             self.C = C

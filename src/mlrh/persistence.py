@@ -37,6 +37,8 @@ HEADER = "mlrh.json"
 OURS: dict[str, tuple[str, ...] | None] = {
     "mlrh.estimators.MLRHClassifier": None,
     "mlrh.estimators.KernelMLRHClassifier": None,
+    "mlrh.selection.MLRHClassifierCV": None,
+    "mlrh.selection.KernelMLRHClassifierCV": None,
     "mlrh.preprocessing.ToDense": None,
     "mlrh.baselines.LabelPowerset": None,
     "mlrh.baselines.MLkNN": None,

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import _safe_indexing
 
 
-def validation_scores(estimator, X, y, *, Cs, gammas, splits, scorers, n_jobs=None) -> np.ndarray:
+def validation_scores(estimator, X, y, *, Cs, gammas, splits, scorers, sample_weight=None, n_jobs=None) -> np.ndarray:
     """Scores of held-out rows, (n_scorers, n_folds, n_gammas, n_Cs).
 
     Parameters
@@ -24,11 +24,14 @@ def validation_scores(estimator, X, y, *, Cs, gammas, splits, scorers, n_jobs=No
     gammas : sequence of values for gamma; (None,) leaves the estimator as it is
     splits : list of (training indices, validation indices)
     scorers : sequence of functions (fitted estimator, X, y) -> float, higher is better
+    sample_weight : array of shape (n_samples,), optional
+        For the fits, and handed to the scorers as an argument of that name.
     n_jobs : processes over folds and gammas
     """
     tasks = [(train, held_out, gamma) for train, held_out in splits for gamma in gammas]
     paths = Parallel(n_jobs=n_jobs)(
-        delayed(_path_scores)(estimator, X, y, train, held_out, gamma, Cs, scorers) for train, held_out, gamma in tasks
+        delayed(_path_scores)(estimator, (X, y, sample_weight), train, held_out, gamma, Cs, scorers)
+        for train, held_out, gamma in tasks
     )
     scores = np.array(paths, dtype=np.float64).reshape(len(splits), len(gammas), len(Cs), len(scorers))
     return np.moveaxis(scores, -1, 0)
@@ -45,8 +48,9 @@ def best_index(scores) -> tuple[int, int]:
     return int(gamma_index), int(C_index)
 
 
-def _path_scores(estimator, X, y, train, held_out, gamma, Cs, scorers):
-    """Scores (n_Cs, n_scorers) of one fold at one gamma."""
+def _path_scores(estimator, rows, train, held_out, gamma, Cs, scorers):
+    """Scores (n_Cs, n_scorers) of one fold at one gamma; rows are X, y and their weights or None."""
+    X, y, weights = rows
     model = clone(estimator)
     if gamma is not None:
         model.set_params(gamma=gamma)
@@ -55,11 +59,12 @@ def _path_scores(estimator, X, y, train, held_out, gamma, Cs, scorers):
     else:
         X_train, X_held_out = _safe_indexing(X, train), _safe_indexing(X, held_out)
     y_train, y_held_out = _safe_indexing(y, train), _safe_indexing(y, held_out)
+    weight, weighted = (None, {}) if weights is None else (weights[train], {"sample_weight": weights[held_out]})
     with warnings.catch_warnings():
         # A label may be constant within a fold, and an extreme C stop early; the final fit has its own warnings.
         warnings.filterwarnings("ignore", "The training rows don't determine the model", UserWarning)
         warnings.simplefilter("ignore", ConvergenceWarning)
         return [
-            [scorer(fitted, X_held_out, y_held_out) for scorer in scorers]
-            for fitted in model._fit_path(X_train, y_train, Cs)
+            [scorer(fitted, X_held_out, y_held_out, **weighted) for scorer in scorers]
+            for fitted in model._fit_path(X_train, y_train, Cs, weight)
         ]

@@ -36,8 +36,7 @@ def encode(y, *, partly_known=False):
         targets = _label_set_targets(y)
     else:
         targets = _class_targets(y) if y.ndim == 1 else _matrix_targets(y)
-    is_matrix = targets.kind in ("sparse", "frame", "matrix")
-    return targets, as_partly_known(y, "y") if partly_known and is_matrix else targets.indicator(y)
+    return targets, targets.indicator(y, partly_known=partly_known)
 
 
 def check_same_length(X, Y):
@@ -60,16 +59,20 @@ class Targets:
     def is_one_class_per_row(self):
         return self.kind == "classes"
 
-    def indicator(self, y):
-        """y of this form as an indicator matrix (n_samples, n_labels), int8; a class or label unknown is an error."""
-        matrix, unknown = self.partial_indicator(y)
-        if unknown.any():
-            row = int(np.argmax(unknown))
+    def indicator(self, y, *, partly_known=False):
+        """y of this form as an indicator matrix (n_samples, n_labels), int8; a class or label unseen is an error."""
+        matrix, unseen = self.partial_indicator(y, partly_known=partly_known)
+        if unseen.any():
+            row = int(np.argmax(unseen))
             raise ValueError(f"y holds a label in row {row} that was not seen in training; labels are {self._names()}.")
         return matrix
 
-    def partial_indicator(self, y):
-        """The indicator matrix, and which rows hold a class or label that training did not show."""
+    def partial_indicator(self, y, *, partly_known=False):
+        """The indicator matrix, and which rows hold a class or label that training did not show.
+
+        With partly_known, NaN and masked entries of a matrix become UNKNOWN.
+        """
+        y = _unmasked(y) if partly_known else y
         is_matrix = self.kind not in ("sets", "classes") and np.ndim(y) == 2
         plain = y if is_matrix or sparse.issparse(y) else _plain(y)
         if self.kind == "sets":
@@ -81,17 +84,17 @@ class Targets:
             return self._from_classes(y)
         if self.kind == "frame" and hasattr(y, "columns"):
             y = self._by_name(y)
-        matrix = as_indicator(y, "y")
+        matrix = as_partly_known(y, "y") if partly_known else as_indicator(y, "y")
         if matrix.shape[1] != len(self.classes):
             raise ValueError(f"y must have {len(self.classes)} columns, as in training; got {matrix.shape[1]}.")
         return matrix, np.zeros(len(matrix), bool)
 
     def share_right(self, predicted, y, sample_weight=None) -> float:
         """Share of the rows of y whose predicted set (n_samples, n_labels) is exactly right."""
-        truth, unknown = self.partial_indicator(y)
+        truth, unseen = self.partial_indicator(y)
         check_same_length(predicted, truth)
         weights = _check_sample_weight(sample_weight, predicted, dtype=np.float64)
-        return float(np.average((truth == predicted).all(axis=1) & ~unknown, weights=weights))
+        return float(np.average((truth == predicted).all(axis=1) & ~unseen, weights=weights))
 
     def seen_in(self, Y):
         """These targets and the matrix without the classes, or labels of sets, that no row of Y has."""
@@ -122,24 +125,24 @@ class Targets:
     def _from_sets(self, y):
         column = {label: k for k, label in enumerate(self.classes.tolist())}
         matrix = np.zeros((len(y), len(column)), np.int8)
-        unknown = np.zeros(len(y), bool)
+        unseen = np.zeros(len(y), bool)
         for i, labels in enumerate(y):
             for label in labels:
                 if label in column:
                     matrix[i, column[label]] = 1
                 else:
-                    unknown[i] = True
-        return matrix, unknown
+                    unseen[i] = True
+        return matrix, unseen
 
     def _from_classes(self, y):
         if getattr(y, "ndim", 2) != 1:
             raise ValueError(f"y must have the form it had in training, {FORMS['classes']}; got shape {y.shape}.")
-        unknown = ~np.isin(y, self.classes)
-        if unknown.all() and len(y):
+        unseen = ~np.isin(y, self.classes)
+        if unseen.all() and len(y):
             raise ValueError(f"y holds no class of training; classes are {self._names()}.")
-        codes = np.searchsorted(self.classes, np.where(unknown, self.classes[0], y))
+        codes = np.searchsorted(self.classes, np.where(unseen, self.classes[0], y))
         columns = np.arange(len(self.classes))[1 if len(self.classes) == 2 else 0 :]
-        return (codes[:, None] == columns).astype(np.int8), unknown
+        return (codes[:, None] == columns).astype(np.int8), unseen
 
     def _by_name(self, frame):
         if set(frame.columns) != set(self.classes.tolist()):

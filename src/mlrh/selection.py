@@ -1,0 +1,326 @@
+"""The classifiers with C, and gamma of a kernel, chosen by cross validation as they are fitted.
+
+In the style of LogisticRegressionCV: the same arguments, with `Cs` in the place of `C`. How paths are fitted is up to
+`search`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import _fit_context
+from sklearn.metrics import get_scorer, get_scorer_names
+from sklearn.model_selection import check_cv
+from sklearn.utils import indexable
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import _check_sample_weight
+
+from mlrh import targets
+from mlrh.base import MLRHBase
+from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
+from mlrh.knowledge import UNKNOWN
+from mlrh.search import best_index, validation_scores
+
+LOG_PROB = "log_prob"
+FLOOR = np.log(1e-6)
+_PARAMETERS = {
+    "Cs": [Interval(Integral, 1, None, closed="left"), "array-like"],
+    "cv": ["cv_object"],
+    "scoring": [StrOptions({*get_scorer_names(), LOG_PROB}), callable, None],
+}
+
+
+def exact_match(model, X, y, sample_weight=None) -> float:
+    """Share of rows whose predicted set is right as a whole; the scoring None."""
+    return model.score(X, y, sample_weight)
+
+
+def log_prob(model, X, y, sample_weight=None) -> float:
+    """Mean log-probability of what is known of the rows of y, each counted as at least log 1e-6; "log_prob".
+
+    Where y is complete, of the true set. A set with a label that training didn't show counts as log 1e-6.
+    """
+    Y, unseen = model._targets.partial_indicator(y, partly_known=True)
+    log_probs = model.distribution(X).log_prob_of_known(np.where(Y == UNKNOWN, np.nan, Y))
+    return float(np.average(np.where(unseen, FLOOR, np.maximum(log_probs, FLOOR)), weights=sample_weight))
+
+
+class _Chosen(MLRHBase):
+    """What both classes add to the classifier they extend: a search before the fit."""
+
+    _CLASSIFIER: type[MLRHBase]
+    Cs: Any
+    cv: Any
+    scoring: Any
+    n_jobs: int | None
+
+    @abstractmethod
+    def _gammas(self) -> Sequence: ...
+
+    @abstractmethod
+    def _keep_scores(self, scores, gamma): ...
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None) -> Self:
+        """Choose by cross validation, then fit to all rows; X, y and sample_weight as for the classifier itself.
+
+        Weights count in every fit and in every score.
+        """
+        Cs, gammas = _grid(self.Cs), list(self._gammas())
+        X, y = indexable(X, y)
+        form, Y = targets.encode(y, partly_known=True)
+        targets.check_same_length(X, Y)
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, Y, ensure_non_negative=True)
+        scores = validation_scores(
+            self._with_C(1.0),
+            X,
+            y,
+            Cs=Cs,
+            gammas=gammas,
+            splits=_splits(self.cv, form, y, Y),
+            scorers=[_scorer(self.scoring)],
+            sample_weight=weights,
+            n_jobs=self.n_jobs,
+        )[0]
+        gamma, C = best_index(scores)
+        fitted = self._with_C(Cs[C], **({} if gammas[gamma] is None else {"gamma": gammas[gamma]}))
+        fitted.fit(X, y, sample_weight)
+        for name in vars(fitted).keys() - fitted.get_params().keys():
+            setattr(self, name, getattr(fitted, name))
+        self.Cs_, self.C_, self.best_score_ = np.array(Cs), Cs[C], float(scores[:, gamma, C].mean())
+        self._keep_scores(scores, gammas[gamma])
+        return self
+
+    def _with_C(self, C, **changes):
+        """The classifier that is chosen among, not fitted; the search has processes, so that its rows have none."""
+        parameters = self.get_params(deep=False)
+        for name in ("Cs", "cv", "scoring", "gammas"):
+            parameters.pop(name, None)
+        return self._CLASSIFIER(**{**parameters, **changes, "C": C, "n_jobs": None})
+
+
+class MLRHClassifierCV(_Chosen, MLRHClassifier):
+    """MLRHClassifier with C chosen by cross validation.
+
+    Each fold is fitted along the whole path of C, from strong to weak penalties and each from the solution before. The
+    mean score over the folds decides; among equals the strongest penalty. The fit to all rows starts anew.
+
+    Parameters
+    ----------
+    Cs : int or sequence of floats, default=10
+        Values of C to try; an int stands for that many from 1e-4 to 1e4, evenly spaced in their logarithm.
+    cv : int, splitter, iterable of (training rows, held-out rows) or None, default=None
+        None and int as in scikit-learn: 5, or that many folds, stratified where y has one class per row.
+    scoring : str, callable or None, default=None
+        None: exact match. "log_prob": mean log-probability of the set (with NaN in y, of what is known of it), at least
+        log 1e-6 per row. Else a name that scikit-learn knows, or a function (estimator, X, y) -> float.
+    n_jobs : int, default=None
+        Processes over folds in fit, as in joblib; threads over rows in predictions, as for MLRHClassifier.
+    label_space, min_labels, max_labels, size_bias, l1_ratio, fit_intercept, solver, mm_step, tol, max_iter
+        See MLRHClassifier.
+    decision, answer_sizes, verbose
+        See MLRHClassifier.
+
+    Attributes
+    ----------
+    C_ : float
+    Cs_ : array of shape (n_Cs,)
+        In ascending order.
+    scores_ : array of shape (n_folds, n_Cs)
+    best_score_ : float
+        Mean of scores_ at C_; somewhat optimistic, as it is the best of several.
+    coef_, intercept_ and all others
+        See MLRHClassifier.
+
+    Examples
+    --------
+    >>> from mlrh import MLRHClassifierCV
+    >>> from mlrh.data import load_digit_scenes
+    >>> scenes = load_digit_scenes(300)
+    >>> clf = MLRHClassifierCV(Cs=[0.0001, 0.001, 0.01], scoring="log_prob").fit(scenes.X, scenes.Y)
+    >>> clf.C_, clf.scores_.mean(axis=0).round(1).tolist()
+    (0.001, [-4.3, -3.9, -4.4])
+    """
+
+    _CLASSIFIER = MLRHClassifier
+    _parameter_constraints: dict = {**MLRHClassifier._parameter_constraints, **_PARAMETERS}
+
+    def __init__(
+        self,
+        *,
+        Cs=10,
+        cv=None,
+        scoring=None,
+        label_space="cardinality",
+        min_labels="auto",
+        max_labels="auto",
+        size_bias=False,
+        l1_ratio=0.0,
+        fit_intercept=True,
+        solver="auto",
+        mm_step="safe",
+        tol=1e-7,
+        max_iter=1000,
+        decision="exact_match",
+        answer_sizes=None,
+        n_jobs=None,
+        verbose=0,
+    ):
+        self.Cs = Cs
+        self.cv = cv
+        self.scoring = scoring
+        self.label_space = label_space
+        self.min_labels = min_labels
+        self.max_labels = max_labels
+        self.size_bias = size_bias
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.mm_step = mm_step
+        self.tol = tol
+        self.max_iter = max_iter
+        self.decision = decision
+        self.answer_sizes = answer_sizes
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def _gammas(self):
+        return (None,)
+
+    def _keep_scores(self, scores, gamma):
+        self.scores_ = scores[:, 0]
+
+
+class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
+    """KernelMLRHClassifier with C and gamma chosen by cross validation.
+
+    One factorisation of the kernel matrix per fold and gamma serves all C. The mean score over the folds decides; among
+    equals the strongest penalty, then the first gamma.
+
+    Parameters
+    ----------
+    Cs, cv, scoring, n_jobs
+        See MLRHClassifierCV.
+    gammas : sequence of floats, "scale" and "auto", default=("scale",)
+        Values of gamma to try; "scale" is that of the training rows of each fold. Only kernels that have a gamma need
+        more than one.
+    kernel, degree, coef0
+        See KernelMLRHClassifier.
+    label_space, min_labels, max_labels, size_bias, l1_ratio, fit_intercept, solver, mm_step, tol, max_iter
+        See MLRHClassifier.
+    decision, answer_sizes, verbose
+        See MLRHClassifier.
+
+    Attributes
+    ----------
+    C_, gamma_ : the values chosen, gamma_ as it stands in gammas
+    Cs_ : array of shape (n_Cs,)
+        In ascending order.
+    scores_ : array of shape (n_folds, n_gammas, n_Cs)
+    best_score_ : float
+        Mean of scores_ at the values chosen; somewhat optimistic, as it is the best of several.
+    dual_coef_, intercept_ and all others
+        See KernelMLRHClassifier.
+
+    Examples
+    --------
+    >>> from mlrh import KernelMLRHClassifierCV
+    >>> from mlrh.data import load_digit_scenes
+    >>> scenes = load_digit_scenes(300)
+    >>> clf = KernelMLRHClassifierCV(Cs=[1.0, 10.0, 100.0], gammas=[0.001, "scale"]).fit(scenes.X, scenes.Y)
+    >>> clf.C_, clf.gamma_, clf.scores_.shape
+    (100.0, 'scale', (5, 2, 3))
+    """
+
+    _CLASSIFIER = KernelMLRHClassifier
+    _parameter_constraints: dict = {
+        **KernelMLRHClassifier._parameter_constraints,
+        **_PARAMETERS,
+        "gammas": ["array-like"],
+    }
+
+    def __init__(
+        self,
+        *,
+        Cs=10,
+        gammas=("scale",),
+        cv=None,
+        scoring=None,
+        kernel="rbf",
+        degree=3,
+        coef0=0.0,
+        label_space="cardinality",
+        min_labels="auto",
+        max_labels="auto",
+        size_bias=False,
+        l1_ratio=0.0,
+        fit_intercept=True,
+        solver="auto",
+        mm_step="safe",
+        tol=1e-7,
+        max_iter=1000,
+        decision="exact_match",
+        answer_sizes=None,
+        n_jobs=None,
+        verbose=0,
+    ):
+        self.Cs = Cs
+        self.gammas = gammas
+        self.cv = cv
+        self.scoring = scoring
+        self.kernel = kernel
+        self.degree = degree
+        self.coef0 = coef0
+        self.label_space = label_space
+        self.min_labels = min_labels
+        self.max_labels = max_labels
+        self.size_bias = size_bias
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.mm_step = mm_step
+        self.tol = tol
+        self.max_iter = max_iter
+        self.decision = decision
+        self.answer_sizes = answer_sizes
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def _gammas(self):
+        gammas = list(self.gammas)
+        for gamma in gammas:
+            if gamma not in ("scale", "auto") and not (isinstance(gamma, Real) and float(gamma) >= 0):
+                raise ValueError(f"gammas must hold numbers of at least 0, 'scale' or 'auto'; got {gamma!r}.")
+        if not gammas:
+            raise ValueError("gammas must hold at least one value; got none.")
+        return gammas
+
+    def _keep_scores(self, scores, gamma):
+        self.scores_, self.gamma_ = scores, gamma
+
+
+def _grid(Cs):
+    """The values of C in ascending order, floats."""
+    if isinstance(Cs, Integral):
+        return np.logspace(-4, 4, Cs).tolist()
+    values = np.sort(np.asarray(Cs, np.float64).ravel()).tolist()
+    if not values or not values[0] > 0 or np.isnan(values[-1]):
+        raise ValueError(f"Cs must be a positive integer or positive numbers; got {Cs!r}.")
+    return values
+
+
+def _splits(cv, form, y, Y):
+    """Pairs of training and held-out rows; classes are stratified, label sets can't be."""
+    is_one_class = form.is_one_class_per_row
+    splitter = check_cv(cv, np.asarray(y).ravel() if is_one_class else None, classifier=is_one_class)
+    return list(splitter.split(np.zeros(len(Y)), np.asarray(y).ravel() if is_one_class else None))
+
+
+def _scorer(scoring):
+    if scoring is None:
+        return exact_match
+    if callable(scoring):
+        return scoring
+    return log_prob if scoring == LOG_PROB else get_scorer(scoring)

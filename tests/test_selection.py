@@ -1,0 +1,157 @@
+"""The classifiers with C chosen as they are fitted: GridSearchCV's choice, on all forms of y."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from samples import FORMS, make_multilabel
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from mlrh import KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
+from mlrh.metrics import set_log_loss
+from mlrh.persistence import load, save
+
+CS = [0.003, 0.1, 3.0]
+X, Y = make_multilabel(120, seed=3)
+FOLDS = KFold(3, shuffle=True, random_state=0)
+
+
+def mean_log_prob(model, X, Y):
+    return -set_log_loss(model.distribution(X).log_prob(Y))
+
+
+@pytest.mark.parametrize("scoring", [None, "f1_macro", mean_log_prob])
+@pytest.mark.parametrize("options", [{}, {"label_space": "observed"}, {"size_bias": True, "decision": "f1"}])
+def test_the_choice_and_the_scores_are_those_of_a_grid_search(options, scoring):
+    ours = MLRHClassifierCV(Cs=CS, cv=FOLDS, scoring=scoring, tol=1e-10, **options).fit(X, Y)
+    theirs = GridSearchCV(MLRHClassifier(tol=1e-10, **options), {"C": CS}, cv=FOLDS, scoring=scoring).fit(X, Y)
+    scores = np.array([theirs.cv_results_[f"split{fold}_test_score"] for fold in range(3)])
+    np.testing.assert_allclose(ours.scores_, scores, atol=1e-4)
+    assert theirs.best_params_["C"] == ours.C_
+    assert ours.best_score_ == pytest.approx(theirs.best_score_, abs=1e-4)
+    np.testing.assert_array_equal(ours.coef_, theirs.best_estimator_.coef_)
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+
+
+def test_a_kernel_and_its_gamma_are_chosen_as_by_a_grid_search():
+    gammas = [0.01, "scale", 1.0]
+    ours = KernelMLRHClassifierCV(Cs=CS, gammas=gammas, cv=FOLDS, tol=1e-10).fit(X, Y)
+    theirs = GridSearchCV(KernelMLRHClassifier(tol=1e-10), {"C": CS, "gamma": gammas}, cv=FOLDS).fit(X, Y)
+    scores = np.array([theirs.cv_results_[f"split{fold}_test_score"] for fold in range(3)]).reshape(3, 3, 3)
+    np.testing.assert_allclose(ours.scores_, np.swapaxes(scores, 1, 2), atol=1e-4)
+    assert ours.best_score_ == pytest.approx(theirs.best_score_)
+    fitted = KernelMLRHClassifier(C=ours.C_, gamma=ours.gamma_, tol=1e-10).fit(X, Y)
+    np.testing.assert_array_equal(ours.dual_coef_, fitted.dual_coef_)
+    np.testing.assert_array_equal(ours.predict_proba(X), fitted.predict_proba(X))
+
+
+def test_a_precomputed_kernel_is_cut_to_the_folds():
+    ours = KernelMLRHClassifierCV(Cs=CS, kernel="precomputed", cv=FOLDS).fit(X @ X.T, Y)
+    linear = KernelMLRHClassifierCV(Cs=CS, kernel="linear", cv=FOLDS).fit(X, Y)
+    np.testing.assert_allclose(ours.scores_, linear.scores_, atol=1e-12)
+    np.testing.assert_array_equal(ours.predict(X @ X.T), linear.predict(X))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_y_gives_the_same_choice(form):
+    ours = MLRHClassifierCV(Cs=CS, cv=3).fit(X, FORMS[form](Y))
+    reference = MLRHClassifierCV(Cs=CS, cv=3).fit(X, Y)
+    np.testing.assert_array_equal(ours.scores_, reference.scores_)
+    assert type(ours.predict(X)) is type(MLRHClassifier().fit(X, FORMS[form](Y)).predict(X))
+
+
+@pytest.mark.parametrize("form", ["array", "sets"])
+def test_the_log_probability_of_sets_is_a_scoring_for_every_form(form):
+    ours = MLRHClassifierCV(Cs=CS, cv=3, scoring="log_prob").fit(X, FORMS[form](Y))
+    reference = MLRHClassifierCV(Cs=CS, cv=3, scoring=mean_log_prob).fit(X, Y)
+    np.testing.assert_allclose(ours.scores_, reference.scores_, rtol=1e-12)
+
+
+def test_with_unknown_labels_the_log_probability_of_what_is_known_decides():
+    known = np.where(np.random.RandomState(0).uniform(size=Y.shape) < 0.3, np.nan, Y)
+    ours = MLRHClassifierCV(Cs=CS, cv=FOLDS, scoring="log_prob", min_labels=1, max_labels=3).fit(X, known)
+    train, held_out = next(FOLDS.split(X))
+    model = MLRHClassifier(C=CS[0], min_labels=1, max_labels=3).fit(X[train], known[train])
+    expected = model.distribution(X[held_out]).log_prob_of_known(known[held_out]).mean()
+    assert ours.scores_[0, 0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_classes_are_stratified_and_chosen_as_for_logistic_regression():
+    classes = np.array(["a", "b", "c"])[np.minimum(Y.sum(axis=1), 3) - 1]
+    ours = MLRHClassifierCV(Cs=CS, cv=3, tol=1e-12).fit(X, classes)
+    grid = GridSearchCV(LogisticRegression(tol=1e-10, max_iter=5000), {"C": CS}, cv=StratifiedKFold(3)).fit(X, classes)
+    scores = np.array([grid.cv_results_[f"split{fold}_test_score"] for fold in range(3)])
+    np.testing.assert_allclose(ours.scores_, scores, atol=1e-9)
+    assert grid.best_params_["C"] == ours.C_
+
+
+def test_weights_count_in_fits_and_scores():
+    weight = np.where(np.arange(len(X)) % 3 == 0, 3, 1)
+    rows = np.repeat(np.arange(len(X)), weight)
+    folds = [
+        (np.flatnonzero(np.arange(len(X)) % 2 == part), np.flatnonzero(np.arange(len(X)) % 2 != part))
+        for part in (0, 1)
+    ]
+    repeated = [tuple(np.flatnonzero(np.isin(rows, side)) for side in fold) for fold in folds]
+    weighted = MLRHClassifierCV(Cs=CS, cv=folds, tol=1e-12).fit(X, Y, sample_weight=weight)
+    doubled = MLRHClassifierCV(Cs=CS, cv=repeated, tol=1e-12).fit(X[rows], Y[rows])
+    np.testing.assert_allclose(weighted.scores_, doubled.scores_, atol=1e-9)
+    np.testing.assert_allclose(weighted.coef_, doubled.coef_, atol=1e-4)
+
+
+def test_an_integer_stands_for_that_many_values_between_a_ten_thousandth_and_ten_thousand():
+    ours = MLRHClassifierCV(Cs=3, cv=2).fit(X, Y)
+    np.testing.assert_allclose(ours.Cs_, [1e-4, 1.0, 1e4])
+
+
+def test_values_of_C_are_tried_in_ascending_order_whatever_order_they_come_in():
+    ours = MLRHClassifierCV(Cs=[3.0, 0.003, 0.1], cv=FOLDS).fit(X, Y)
+    np.testing.assert_array_equal(ours.Cs_, CS)
+    np.testing.assert_array_equal(ours.scores_, MLRHClassifierCV(Cs=CS, cv=FOLDS).fit(X, Y).scores_)
+
+
+def test_processes_over_folds_change_nothing():
+    one, two = (MLRHClassifierCV(Cs=CS, cv=FOLDS, n_jobs=n_jobs).fit(X, Y) for n_jobs in (None, 2))
+    np.testing.assert_array_equal(one.scores_, two.scores_)
+
+
+def test_a_frame_keeps_its_names():
+    frame = pd.DataFrame(X, columns=list("uvwxyz"))
+    ours = MLRHClassifierCV(Cs=CS, cv=3).fit(frame, Y)
+    assert ours.feature_names_in_.tolist() == list("uvwxyz")
+    np.testing.assert_array_equal(ours.predict(frame), MLRHClassifierCV(Cs=CS, cv=3).fit(X, Y).predict(X))
+
+
+@pytest.mark.parametrize("model", [MLRHClassifierCV(Cs=CS, cv=3), KernelMLRHClassifierCV(Cs=CS, cv=3)])
+def test_a_saved_model_predicts_as_before_and_knows_its_choice(model, tmp_path):
+    fitted = clone(model).fit(X, Y)
+    save(fitted, tmp_path / "model.mlrh")
+    loaded = load(tmp_path / "model.mlrh")
+    np.testing.assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
+    assert loaded.get_params() == fitted.get_params()
+    assert loaded.C_ == fitted.C_
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (MLRHClassifierCV(Cs=[]), "Cs must be a positive integer or positive numbers; got"),
+        (MLRHClassifierCV(Cs=[1.0, 0.0]), "Cs must be a positive integer or positive numbers"),
+        (MLRHClassifierCV(Cs=[1.0, np.nan]), "Cs must be a positive integer or positive numbers"),
+        (MLRHClassifierCV(Cs=0), "The 'Cs' parameter of MLRHClassifierCV must be"),
+        (MLRHClassifierCV(scoring="beauty"), "The 'scoring' parameter of MLRHClassifierCV must be"),
+        (KernelMLRHClassifierCV(gammas=[]), "gammas must hold at least one value"),
+        (KernelMLRHClassifierCV(gammas=[-1.0]), "gammas must hold numbers of at least 0, 'scale' or 'auto'; got -1.0"),
+    ],
+)
+def test_a_grid_that_makes_no_sense_is_one_clear_error(model, message):
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, Y)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@parametrize_with_checks([MLRHClassifierCV(Cs=[0.1, 1.0], cv=2), KernelMLRHClassifierCV(Cs=[0.1, 1.0], cv=2)])
+def test_scikit_learn_check_passes(estimator, check):
+    check(estimator)
