@@ -122,12 +122,17 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         return _Problem(X, Y, weights, support, form, sizes, space, fitted_as)
 
     def _settle(self, problem, prepared, start):
-        """Solve and keep the fit; a fit that fails before leaves the one that was. Returns the start for another C."""
+        """Solve and keep the fit; a fit that fails before leaves the one that was. Returns the start for another C.
+
+        An interrupted fit is kept for a warm start; the interrupt goes on either way.
+        """
         self._warn_of_rounding(prepared)
-        coef, mean_score = self._solve(prepared.design, problem.space, problem.Y, start)
+        coef, mean_score, is_interrupted = self._solve(prepared.design, problem.space, problem.Y, start)
         self._keep(prepared, coef, mean_score)
         self._targets, self.classes_, self._fitted_as = problem.form, problem.form.classes, problem.fitted_as
         self.support_, (self.min_labels_, self.max_labels_) = problem.support, problem.sizes
+        if is_interrupted:
+            raise KeyboardInterrupt
         return coef, mean_score, self.label_space_
 
     def predict(self, X):
@@ -161,6 +166,10 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         """Share of rows whose predicted set is exactly right."""
         predicted = self._decide(X)  # first, so that what isn't fitted says so
         return self._targets.share_right(predicted, y, sample_weight)
+
+    def __sklearn_is_fitted__(self):
+        """Not yet where a fit has failed after it looked at X."""
+        return hasattr(self, "_targets")
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -245,42 +254,52 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
             )
 
     def _solve(self, design, space, Y, start):
-        """Coefficients of the design's features and mean scores, from a start of both or None; keeps the biases."""
+        """Coefficients of the design's features, mean scores, and whether it was interrupted; keeps the biases.
+
+        The start is coefficients, mean scores and the space of an earlier fit, or None.
+        """
         objective = Objective(design, space, Y, alpha=1.0 / self.C, learn_bias=self._learns_bias)
-        begin = objective.start()
+        begin, is_interrupted = objective.start(), False
         if start is None and (Y == UNKNOWN).any():
-            coef, mean_score = self._separate_fits(design, Y)
+            coef, mean_score, is_interrupted = self._separate_fits(design, Y)
             begin = objective.start_from(coef, mean_score, np.zeros(objective.n_biases))
         elif start is not None:
             coef, mean_score, earlier_space = start
             bias = earlier_space.bias if space.has_sets_of(earlier_space) else np.zeros(space.n_biases)
             begin = objective.start_from(coef, mean_score, bias)
-        coef, mean_score, bias = objective.split(self._minimise(objective, begin))
+        solution = self._minimise(objective, begin, max_iter=0 if is_interrupted else self.max_iter)
+        coef, mean_score, bias = objective.split(objective.canonical(solution.parameters))
         self._keep_biases(space, bias, design.X.dtype)
-        return coef, mean_score
+        return coef, mean_score, is_interrupted or solution.interrupted
 
     def _separate_fits(self, design, Y):
         """Coefficients and mean scores of one logistic regression per label, fitted to its known entries."""
         objective = Objective(design, SeparateLabels(Y.shape[1]), Y, alpha=1.0 / self.C, learn_bias=False)
         solution = solvers.lbfgs(objective, objective.start(), tol=max(self.tol, 1e-5), max_iter=200)
+        self._raise_unless_kept(solution)
         coef, mean_score, _ = objective.split(solution.parameters)
-        return coef, mean_score
+        return coef, mean_score, solution.interrupted
 
-    def _minimise(self, objective, start):
-        """Run the solver and keep what it says of itself; returns the canonical parameters."""
+    def _minimise(self, objective, start, *, max_iter):
+        """The solver's solution; keeps what it says of itself, and warns where it hasn't converged."""
         name = "lbfgs" if self.solver == "auto" else self.solver
         options = {"step": self.mm_step} if name == "mm" else {}
         solution = SOLVERS[name](
-            objective, start, tol=self.tol, max_iter=self.max_iter, report=self._report(name), **options
+            objective, start, tol=self.tol, max_iter=max_iter, report=self._report(name), **options
         )
+        self._raise_unless_kept(solution)
         self.n_iter_, self.objective_, self.history_ = solution.n_iter, solution.value, np.array(solution.history)
-        if not solution.converged:
+        if not solution.converged and not solution.interrupted and max_iter == self.max_iter:
             remedy = "Increase max_iter, scale the features (for example with StandardScaler), or lower C."
             if solution.n_iter < self.max_iter:
                 remedy = "Rounding errors allow no further decrease; increase tol."
             stop = f"solver {name!r} stopped after {solution.n_iter} iterations before reaching tol={self.tol:g}."
             warnings.warn(f"{stop} {remedy}", ConvergenceWarning, stacklevel=6)
-        return objective.canonical(solution.parameters)
+        return solution
+
+    def _raise_unless_kept(self, solution):
+        if solution.interrupted and not self.warm_start:
+            raise KeyboardInterrupt
 
     def _report(self, name):
         if not self.verbose:

@@ -78,7 +78,8 @@ class MLRHClassifier(MLRHBase):
         Stop when the decrease still to be had is estimated below tol times the loss of the uniform distribution.
     max_iter : int, default=1000
     warm_start : bool, default=False
-        Start from the last fit, if it has the same features and labels.
+        Start from the last fit, if it has the same features and labels. A fit that Ctrl-C interrupts then leaves what
+        it has reached, a usable model from which the next fit goes on; otherwise it leaves the model as it was.
     decision : {"exact_match", "hamming", "f1", "jaccard"}, ("top", k) or callable, default="exact_match"
         What predict maximises. "exact_match": the probability that the whole set is right; always a set of the label
         space. "hamming": the expected number of right labels. "f1", "jaccard": that metric of a row's set, expected.

@@ -24,7 +24,7 @@ class Solution:
     """Where a solver stopped: parameters, value and gradient length there, and how it came about.
 
     `gradient_norm` is sqrt(2 * estimated decrease left / scale); `history` holds the value at the start and after
-    every iteration.
+    every iteration. `interrupted` says that a KeyboardInterrupt ended it, after the last complete iteration.
     """
 
     parameters: np.ndarray
@@ -33,6 +33,7 @@ class Solution:
     n_iter: int
     converged: bool
     history: tuple
+    interrupted: bool = False
 
 
 def mm(objective, start, *, tol, max_iter, step="safe", report=None):
@@ -176,7 +177,37 @@ def _conjugate_gradients(objective, state, solve):
         direction = solved + (square / before) * direction
 
 
+class _Progress:
+    """Where an iteration has come: the last state and its number, set at once, and the values of all before."""
+
+    def __init__(self, state):
+        self.reached, self.left, self.history = (state, 0), np.inf, [state.value]
+
+    def move_to(self, state):
+        self.history.append(state.value)
+        self.reached = state, len(self.history) - 1
+
+
 def _iterate(objective, state, propose, move, solve, *, tol, max_iter, report):
+    """The solution that `_advance` comes to, or came to before it was interrupted."""
+    progress, interrupted = _Progress(state), False
+    try:
+        _advance(progress, objective, propose, move, solve, tol=tol, max_iter=max_iter, report=report)
+    except KeyboardInterrupt:
+        interrupted = True
+    state, n_iter = progress.reached
+    return Solution(
+        parameters=state.parameters,
+        value=state.value,
+        gradient_norm=float(np.sqrt(2 * progress.left / objective.scale)),
+        n_iter=n_iter,
+        converged=bool(progress.left <= tol * objective.scale) and not interrupted,
+        history=tuple(progress.history[: n_iter + 1]),
+        interrupted=interrupted,
+    )
+
+
+def _advance(progress, objective, propose, move, solve, *, tol, max_iter, report):
     """Propose and move until the rule is met, the iterations are used up, or rounding allows no further step.
 
     propose(state, history) gives a direction and the solver's own estimate of the decrease left; move(state, direction)
@@ -184,37 +215,30 @@ def _iterate(objective, state, propose, move, solve, *, tol, max_iter, report):
     model; one found too low is raised by the same factor in the iterations that follow, a tenth less in each, so that
     not every one of them is checked.
     """
-    history = [state.value]
-    stalled, smallest, correction = 0, state.left, 1.0
+    history, enough = progress.history, tol * objective.scale
+    stalled, smallest, correction = 0, progress.reached[0].left, 1.0
     while True:
+        state, n_iter = progress.reached
         direction, estimate = propose(state, history)
         left = correction * max(state.left, estimate)
-        if solve is not None and 0 < left <= tol * objective.scale:
-            step, decrease = _newton_decrease(objective, state, solve, tol * objective.scale)
+        if solve is not None and 0 < left <= enough:
+            step, decrease = _newton_decrease(objective, state, solve, enough)
             if decrease > left:
                 correction *= decrease / left
                 direction, left = step, decrease
-        if report is not None and len(history) > 1:
-            report(len(history) - 1, state.value, left / objective.scale)
-        if left <= tol * objective.scale or len(history) > max_iter or stalled >= PATIENCE:
-            break
+        progress.left = left
+        if report is not None and n_iter > 0:
+            report(n_iter, state.value, left / objective.scale)
+        if left <= enough or n_iter >= max_iter or stalled >= PATIENCE:
+            return
         following = move(state, direction)
         if following is None:
-            break
+            return
         gained = state.value - following.value > objective.rounding_error(state.value)
         stalled = 0 if gained or following.left < 0.95 * smallest else stalled + 1
         smallest = smallest if stalled else following.left
-        state = following
         correction = max(0.9 * correction, 1.0)
-        history.append(state.value)
-    return Solution(
-        parameters=state.parameters,
-        value=state.value,
-        gradient_norm=float(np.sqrt(2 * left / objective.scale)),
-        n_iter=len(history) - 1,
-        converged=bool(left <= tol * objective.scale),
-        history=tuple(history),
-    )
+        progress.move_to(following)
 
 
 def _extrapolated_decrease(history, rounding_error):
