@@ -11,6 +11,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL_SIZES = {  # arguments of main that keep a run short
+    "confidence.py": {"n_train": 300, "n_test": 400},
     "digits.py": {"n_train": 400, "n_test": 300},
     "questions.py": {"n_train": 400, "n_test": 200},
     "unknown_labels.py": {"n_train": 800, "n_test": 300},
@@ -73,3 +74,21 @@ def test_training_on_the_known_entries_jointly_beats_separate_fits_and_zeros_in_
     exact = {name: float(value) for name, value, _ in (re.split(r"\s{2,}", line) for line in lines)}
     assert exact["known entries, jointly"] > exact["known entries, one LR per label"] > exact["NaN filled with 0"]
     assert exact["nothing hidden"] > exact["known entries, jointly"]
+
+
+def confidence_table():
+    """{(model, calibration): (error, error in cross validation)} of the table that examples/confidence.py prints."""
+    rows = [re.split(r"\s{2,}", line) for line in output_of("confidence.py").split("\n\n")[1].splitlines()[1:]]
+    return {(name, method): (float(error), float(promised)) for name, _, method, error, promised, _ in rows}
+
+
+@pytest.mark.parametrize("name", ["one-vs-rest LR", "MLRH kernel (RBF)"])
+def test_isotonic_confidence_has_the_lower_calibration_error_in_the_confidence_example(name):
+    table = confidence_table()
+    assert table[name, "isotonic"][0] < table[name, "none"][0]
+    assert all(abs(error - promised) < 0.05 for (_, method), (error, promised) in table.items() if method != "none")
+
+
+def test_fewer_answers_are_wrong_among_the_more_confident_in_the_confidence_example():
+    shares = re.findall(r"^ +\d\.\d\d  (\d\.\d{3})   \d\.\d{3}$", output_of("confidence.py"), re.MULTILINE)
+    assert len(shares) == 5 and float(shares[0]) < float(shares[2]) < float(shares[4])

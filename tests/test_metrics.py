@@ -5,14 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy import sparse
+from scipy import integrate, sparse, stats
 
 from mlrh.metrics import (
+    assured_threshold,
     empty_share,
     evaluate,
     expected_calibration_error,
     impossible_share,
     reliability,
+    risk_coverage,
     set_log_loss,
     size_counts,
 )
@@ -183,9 +185,107 @@ def test_perfect_probabilities_are_calibrated_up_to_chance_and_wrong_ones_by_wha
     assert expected_calibration_error(confidence, draw < confidence**2) == pytest.approx(1 / 6, abs=0.01)
 
 
+confident_rows = st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.3, 0.7, 1.0]), st.booleans()), min_size=1)
+
+
+@given(confident_rows, st.integers(1, 20), st.data())
+def test_a_row_of_weight_two_counts_as_the_row_twice_in_bins_and_curves(rows, n_bins, data):
+    weights = data.draw(st.lists(st.integers(0, 3), min_size=len(rows), max_size=len(rows)).filter(any))
+    once, copies = (tuple(zip(*part, strict=True)) for part in (rows, np.repeat(rows, weights, axis=0).tolist()))
+    bins, expected = reliability(*once, n_bins, sample_weight=weights), reliability(*copies, n_bins)
+    for name in ("confidence", "share_correct", "count"):
+        np.testing.assert_allclose(getattr(bins, name), getattr(expected, name))
+    curve, expected = risk_coverage(*once, sample_weight=weights), risk_coverage(*copies)
+    for name in ("coverage", "risk", "threshold"):
+        np.testing.assert_allclose(getattr(curve, name), getattr(expected, name))
+
+
+@given(confident_rows)
+def test_the_risk_is_the_share_of_wrong_rows_among_those_of_at_least_the_threshold(rows):
+    confidence, correct = (np.array(part) for part in zip(*rows, strict=True))
+    curve = risk_coverage(confidence, correct)
+    assert curve.threshold.tolist() == sorted(set(confidence), reverse=True)
+    for coverage, risk, threshold in zip(curve.coverage, curve.risk, curve.threshold, strict=True):
+        answered = confidence >= threshold
+        assert coverage == pytest.approx(answered.mean())
+        assert risk == pytest.approx(1 - correct[answered].mean())
+
+
+@given(confident_rows, st.floats(0, 1))
+def test_the_largest_coverage_with_a_risk_is_that_of_the_lowest_threshold_that_keeps_it(rows, risk):
+    confidence, correct = (np.array(part) for part in zip(*rows, strict=True))
+    point = risk_coverage(confidence, correct).largest_coverage(risk)
+    keeping = [t for t in confidence if np.mean(~correct[confidence >= t]) <= risk]
+    assert point.threshold == min(keeping, default=np.inf)
+    assert point.coverage == pytest.approx(np.mean(confidence >= point.threshold))
+    assert point.risk <= risk
+
+
+def test_the_area_is_the_integral_of_the_risk_with_wrong_ties_spread_evenly():
+    confidence, correct = [0.9, 0.9, 0.9, 0.6, 0.6, 0.2], [1, 1, 0, 1, 0, 0]
+
+    def risk(coverage):
+        return np.interp(6 * coverage, [0, 3, 5, 6], [0, 1, 2, 3]) / (6 * coverage)
+
+    expected = sum(integrate.quad(risk, low / 6, high / 6)[0] for low, high in ((0, 3), (3, 5), (5, 6)))
+    assert risk_coverage(confidence, correct).area == pytest.approx(expected, rel=1e-9)
+    assert risk_coverage(confidence * 3, correct * 3).area == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_area_of_many_rows_is_the_mean_risk_over_the_first_rows():
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(size=20_000)
+    correct = rng.uniform(size=20_000) < confidence
+    wrong = ~correct[np.argsort(-confidence)]
+    expected = np.mean(np.cumsum(wrong) / np.arange(1, 20_001))
+    assert risk_coverage(confidence, correct).area == pytest.approx(expected, abs=1e-3)
+    # Answers from confidence t on are wrong with (1 - t) / 2 on average; coverage is 1 - t.
+    assert expected == pytest.approx(1 / 4, abs=0.01)
+    assert risk_coverage(np.full(20_000, 0.5), correct).area == pytest.approx(1 - correct.mean())
+
+
+def test_an_assured_threshold_is_the_lowest_whose_binomial_tail_is_unlikely_at_the_risk():
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(size=400).round(2)
+    correct = rng.uniform(size=400) < confidence**0.5
+    ranked = np.sort(confidence)[::-1]
+    for risk in (0.2, 0.25, 0.3):
+        keeping = []
+        for threshold in {ranked[round(20 * look) - 1] for look in range(1, 21)}:
+            answered = confidence >= threshold
+            tail = stats.binom.cdf(np.sum(~correct & answered), answered.sum(), risk)
+            keeping += [threshold] if tail <= 0.1 / 20 else []
+        assert 0 < len(keeping) < 20
+        assert assured_threshold(confidence, correct, risk=risk, assurance=0.9) == min(keeping)
+
+
+def test_an_assured_risk_is_exceeded_no_more_often_than_assured():
+    rng = np.random.default_rng(0)
+    n_exceeded = 0
+    for _ in range(400):
+        confidence = rng.uniform(size=500)
+        correct = rng.uniform(size=500) < 0.5 + confidence / 2
+        threshold = assured_threshold(confidence, correct, risk=0.2, assurance=0.8)
+        # The rows from threshold t on are wrong with (1 - t) / 4.
+        n_exceeded += threshold < np.inf and (1 - threshold) / 4 > 0.2
+    assert n_exceeded <= 0.2 * 400
+
+
+def test_too_few_rows_assure_no_small_risk():
+    assert assured_threshold(np.full(20, 0.9), np.ones(20), risk=0.1, assurance=0.95) == np.inf
+    assert assured_threshold(np.full(20, 0.9), np.zeros(20), risk=1.0, assurance=0.95) == 0.9
+    assert assured_threshold(np.full(200, 0.9), np.ones(200), risk=0.1, assurance=0.95) == 0.9
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: risk_coverage([0.5], [1]).largest_coverage(1.5), "risk must be a number from 0 to 1; got 1.5"),
+        (lambda: risk_coverage([0.5], [1]).largest_coverage(None), "risk must be a number from 0 to 1; got None"),
+        (lambda: risk_coverage([1.5], [1]), "confidence must hold probabilities; got 1.5 in row 0"),
+        (lambda: risk_coverage([0.5], [1], sample_weight=[0]), "sample_weight must hold one number per row, finite"),
+        (lambda: reliability([0.5], [1], sample_weight=[1, 2]), r"got shape \(2,\) for 1 rows"),
+        (lambda: assured_threshold([0.5], [1], risk=0.1, assurance=2), "assurance must be a number from 0 to 1; got 2"),
         (lambda: evaluate(np.zeros((0, 3)), np.zeros((0, 3))), r"Y must be a matrix with a row .*; got \(0, 3\)"),
         (lambda: evaluate(np.zeros((3, 0)), np.zeros((3, 0))), r"Y must be a matrix with .*; got \(3, 0\)"),
         (lambda: evaluate([1, 0], [1, 0]), r"Y must be a matrix .*; got \(2,\)"),

@@ -1,9 +1,9 @@
 """What training with hidden labels gains over the usual ways around them, on emotions and scene.
 
-Run it with `python docs/unknown-labels/compare.py`, with the data sets at hand; it takes several minutes. Five outer folds
-(shuffled, seed 0), standardised features. Of the training rows, 30% of the entries of Y are hidden at random; the test
-rows are complete. C, and gamma of the RBF kernel, by 3 inner folds and the log-probability that each method gives to
-what it takes as known.
+Run it with `python docs/unknown-labels/compare.py`, with the data sets at hand; it takes several minutes. Five outer
+folds (shuffled, seed 0), standardised features. Of the training rows, 30% of the entries of Y are hidden at random; the
+test rows are complete. C, and gamma of the RBF kernel, by 3 inner folds and the log-probability that each method gives
+to what it takes as known.
 """
 
 import warnings

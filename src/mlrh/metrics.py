@@ -1,9 +1,11 @@
 """How good predicted label sets and their probabilities are. Knows nothing of models: arrays in, numbers out."""
 
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
+from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, hamming_loss, jaccard_score
 
 NAMES = {  # of what `evaluate` measures, for tables
@@ -118,14 +120,14 @@ def size_counts(Y, n_labels) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Bins of rows by confidence, lowest first: mean confidence, share of correct rows, number of rows."""
+    """Bins of rows by confidence, lowest first: mean confidence, share of correct rows, number of rows (or weight)."""
 
     confidence: np.ndarray
     share_correct: np.ndarray
     count: np.ndarray
 
 
-def reliability(confidence, correct, n_bins=15) -> Reliability:
+def reliability(confidence, correct, n_bins=15, *, sample_weight=None) -> Reliability:
     """Mean confidence, share of correct rows and number of rows in bins of nearly equal numbers of rows.
 
     Rows of equal confidence share a bin, the one that holds the middle of their ranks, so the order of rows plays no
@@ -139,6 +141,8 @@ def reliability(confidence, correct, n_bins=15) -> Reliability:
         Whether (1 or True) the prediction was right.
     n_bins : int
         The largest number of bins.
+    sample_weight : array of shape (n_samples,), optional
+        A row of weight 2 counts as the row twice, one of weight 0 as absent.
 
     Examples
     --------
@@ -148,22 +152,22 @@ def reliability(confidence, correct, n_bins=15) -> Reliability:
     (array([0.5, 0.8]), array([0.5, 1. ]), array([2, 2]))
     """
     confidence, correct = _confidences(confidence, correct)
+    confidence, correct, weights = _weighted(confidence, correct, sample_weight)
     if not isinstance(n_bins, Integral) or isinstance(n_bins, bool) or n_bins < 1:
         raise ValueError(f"n_bins must be a positive integer; got {n_bins!r}.")
-    values, group, ties = np.unique(confidence, return_inverse=True, return_counts=True)
-    # In whole numbers: the middle rank of a group of ties, as a fraction of n_samples, times n_bins, rounded down.
+    values, ties, hits = _tied(confidence, correct, weights)
+    # The middle rank of ties, as a fraction of n_samples, times n_bins, rounded down; exact for whole weights.
     middle = 2 * np.cumsum(ties) - ties
-    _, bins = np.unique(middle * int(n_bins) // (2 * len(confidence)), return_inverse=True)
+    _, bins = np.unique(middle * int(n_bins) // (2 * ties.sum()), return_inverse=True)
     count = np.bincount(bins, weights=ties)
-    hits = np.bincount(group, weights=correct, minlength=len(values))
     return Reliability(
         np.bincount(bins, weights=values * ties) / count,
         np.bincount(bins, weights=hits) / count,
-        count.astype(np.int64),
+        count.astype(np.int64) if sample_weight is None else count,
     )
 
 
-def expected_calibration_error(confidence, correct, n_bins=15) -> float:
+def expected_calibration_error(confidence, correct, n_bins=15, *, sample_weight=None) -> float:
     """Mean distance of confidence from the share of correct rows over the bins of `reliability`, by their rows.
 
     Chance alone makes it positive: with few rows per bin, even perfect probabilities don't reach 0.
@@ -174,8 +178,112 @@ def expected_calibration_error(confidence, correct, n_bins=15) -> float:
     >>> round(expected_calibration_error([0.9, 0.5, 0.7, 0.5], [1, 0, 1, 1], n_bins=2), 3)
     0.1
     """
-    bins = reliability(confidence, correct, n_bins)
+    bins = reliability(confidence, correct, n_bins, sample_weight=sample_weight)
     return float(np.average(np.abs(bins.confidence - bins.share_correct), weights=bins.count))
+
+
+class CoveragePoint(NamedTuple):
+    """What answering from a confidence on gives: share of rows answered, share of these that are wrong."""
+
+    coverage: float
+    risk: float
+    threshold: float
+
+
+@dataclass(frozen=True, eq=False)
+class RiskCoverage:
+    """Share of rows answered and share of these that are wrong, if rows of at least a confidence are answered.
+
+    One entry for each distinct confidence, the highest first: rows of equal confidence are answered together.
+    """
+
+    coverage: np.ndarray
+    risk: np.ndarray
+    threshold: np.ndarray
+
+    @property
+    def area(self) -> float:
+        """Integral of the risk over coverages from 0 to 1, lower for a better order of rows; a share of wrong rows.
+
+        Between two entries, where rows of equal confidence would be answered in part, wrong ones are spread evenly
+        among these, so that the order of rows plays no part and n copies of every row change nothing.
+        """
+        before, wrong = np.append(0.0, self.coverage[:-1]), self.coverage * self.risk
+        slope = np.diff(wrong, prepend=0.0) / (self.coverage - before)
+        # risk(c) = constant / c + slope from one entry to the next; the constant is 0 for the first.
+        constant = np.append(0.0, wrong[:-1] - slope[1:] * before[1:])
+        logs = np.append(0.0, np.log(self.coverage[1:] / self.coverage[:-1]))
+        return float(np.sum(constant * logs + slope * (self.coverage - before)))
+
+    def largest_coverage(self, risk) -> CoveragePoint:
+        """The point of largest coverage among those with at most this risk.
+
+        Where there is none, coverage and risk are 0 and the threshold is infinite: nothing is answered.
+        """
+        allowed = np.flatnonzero(self.risk <= _share(risk, "risk"))
+        if len(allowed) == 0:
+            return CoveragePoint(0.0, 0.0, float("inf"))
+        last = allowed[-1]
+        return CoveragePoint(float(self.coverage[last]), float(self.risk[last]), float(self.threshold[last]))
+
+
+def risk_coverage(confidence, correct, *, sample_weight=None) -> RiskCoverage:
+    """The risk-coverage curve: how many rows are wrong among those of at least a confidence, for every confidence.
+
+    Parameters
+    ----------
+    confidence : array of shape (n_samples,)
+        Probabilities that the model gave to what it predicted.
+    correct : array of shape (n_samples,)
+        Whether (1 or True) the prediction was right.
+    sample_weight : array of shape (n_samples,), optional
+        A row of weight 2 counts as the row twice, one of weight 0 as absent.
+
+    Examples
+    --------
+    >>> from mlrh.metrics import risk_coverage
+    >>> curve = risk_coverage([0.9, 0.5, 0.7, 0.5], [1, 0, 1, 1])
+    >>> curve.threshold, curve.coverage, curve.risk
+    (array([0.9, 0.7, 0.5]), array([0.25, 0.5 , 1.  ]), array([0.  , 0.  , 0.25]))
+    >>> curve.largest_coverage(risk=0.1)
+    CoveragePoint(coverage=0.5, risk=0.0, threshold=0.7)
+    """
+    confidence, correct = _confidences(confidence, correct)
+    values, ties, hits = (part[::-1] for part in _tied(*_weighted(confidence, correct, sample_weight)))
+    answered, right = np.cumsum(ties), np.cumsum(hits)
+    wrong = np.cumsum(ties - hits)
+    return RiskCoverage(answered / answered[-1], wrong / (wrong + right), values)
+
+
+def assured_threshold(confidence, correct, *, risk, assurance, n_looks=20) -> float:
+    """The lowest confidence from which on at most a share `risk` of answers is wrong, with some assurance; or inf.
+
+    The thresholds that answer 1/n_looks, 2/n_looks, ... of the rows (5 %, 10 %, ...) are looked at. Each gets the exact
+    upper bound of Clopper and Pearson on its risk, at the level 1 - (1 - assurance) / n_looks, so that with probability
+    `assurance` no bound fails, whichever threshold is then taken (Bonferroni). The lowest threshold whose bound is at
+    most `risk` is returned, infinity where none is: with few rows no small risk can be assured.
+
+    This holds for new rows drawn like these, answered by the model that answered these. The rows must be independent,
+    and neither the model nor its confidence may have been fitted to them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mlrh.metrics import assured_threshold
+    >>> confidence = np.linspace(0, 1, 1001)
+    >>> assured_threshold(confidence, confidence > 0.4, risk=0.1, assurance=0.95)  # all above 0.4 are right
+    0.4
+    """
+    confidence, correct = _confidences(confidence, correct)
+    level = 1 - (1 - _share(assurance, "assurance")) / n_looks
+    ranked = np.sort(confidence)[::-1]
+    looks = ranked[np.ceil(np.arange(1, n_looks + 1) * len(ranked) / n_looks).astype(np.int64) - 1]
+    n_answered = np.count_nonzero(confidence >= looks[:, None], axis=1)
+    n_wrong = np.count_nonzero((confidence >= looks[:, None]) & (correct == 0), axis=1)
+    bounds = np.ones(n_looks)
+    some = n_wrong < n_answered
+    bounds[some] = stats.beta.ppf(level, n_wrong[some] + 1, (n_answered - n_wrong)[some])
+    return float(looks[bounds <= _share(risk, "risk")].min(initial=np.inf))
 
 
 def _measures_of_sets(Y, predicted):
@@ -235,3 +343,30 @@ def _confidences(confidence, correct):
     if not np.isin(correct, (0, 1)).all():
         raise ValueError("correct must hold 1 where the prediction was right and 0 elsewhere; got other values.")
     return confidence, correct.astype(np.float64)
+
+
+def _weighted(confidence, correct, sample_weight):
+    """The rows of positive weight, and their weights."""
+    if sample_weight is None:
+        return confidence, correct, np.ones(len(confidence))
+    weights = np.asarray(sample_weight, np.float64)
+    if weights.shape != confidence.shape or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
+        raise ValueError(
+            "sample_weight must hold one number per row, finite, not negative and not all 0; got "
+            f"shape {weights.shape} for {len(confidence)} rows, or such numbers."
+        )
+    present = weights > 0
+    return confidence[present], correct[present], weights[present]
+
+
+def _tied(confidence, correct, weights):
+    """Distinct confidences in ascending order, the weight of their rows, and that of the correct ones among them."""
+    values, group = np.unique(confidence, return_inverse=True)
+    return values, np.bincount(group, weights=weights), np.bincount(group, weights=weights * correct)
+
+
+def _share(value, name):
+    share = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
+    if not 0 <= share <= 1:
+        raise ValueError(f"{name} must be a number from 0 to 1; got {value!r}.")
+    return share

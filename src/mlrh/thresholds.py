@@ -3,28 +3,18 @@
 Knows the forms of y and what classifiers answer with, and nothing of the joint model, its label spaces or its solvers.
 """
 
-import warnings
-from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
 from joblib import Parallel, delayed
-from scipy import sparse
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, _fit_context, clone
-from sklearn.model_selection import check_cv
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, _fit_context
 from sklearn.utils import get_tags, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.metaestimators import _safe_split, available_if
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    _num_samples,
-    check_is_fitted,
-    has_fit_parameter,
-    validate_data,
-)
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from mlrh import targets
+from mlrh import held_out, targets
 from mlrh.cutoffs import (
     DECISION_VALUES,
     METRICS,
@@ -36,8 +26,6 @@ from mlrh.cutoffs import (
     tune,
 )
 from mlrh.indicator import as_indicator
-
-N_FOLDS = 5
 
 
 def best_thresholds(Y, scores, *, metric="f1_macro", per_label=True, beta=1.0, sample_weight=None) -> np.ndarray:
@@ -72,7 +60,7 @@ def best_thresholds(Y, scores, *, metric="f1_macro", per_label=True, beta=1.0, s
     Y, scores = as_indicator(Y, "Y"), np.asarray(scores, np.float64)
     if scores.shape != Y.shape or not Y.size:
         raise ValueError(f"Y and scores must have the same shape, not empty; got {Y.shape} and {scores.shape}.")
-    _check_finite(scores)
+    held_out.check_finite(scores)
     weights = _check_sample_weight(sample_weight, Y, dtype=np.float64, ensure_non_negative=True)
     ends = PROBABILITIES if scores.min() >= 0 and scores.max() <= 1 else DECISION_VALUES
     rows = Rows(scores, Y, weights, np.zeros(len(Y), np.int64), ends).take(weights > 0)
@@ -185,13 +173,12 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         metric = metric_of(self.metric, self.beta)
         X = indexable(validate_data(self, X, skip_check_array=True))[0]
         form, Y = targets.encode(y)
-        task = _task(self.estimator, X, form, Y, sample_weight)
-        folds = _folds(self.cv, task)
-        held_out = Parallel(n_jobs=self.n_jobs)(delayed(_held_out_scores)(task, *fold) for fold in folds)
-        rows = _pooled(task, folds, held_out)
-        self._choose(rows, metric)
-        self.estimator_ = task.fit(np.arange(len(task.Y)))
-        self._never = ~task.Y[task.weights > 0].any(axis=0)
+        _check_estimator(self.estimator, form)
+        task = held_out.task(self.estimator, X, form, Y, sample_weight)
+        folds = held_out.folds(self.cv, task)
+        answers = Parallel(n_jobs=self.n_jobs)(delayed(_scores_of_fold)(task, *fold) for fold in folds)
+        self._choose(_pooled(task, folds, answers), metric)
+        self.estimator_, self._never = task.fit(), task.never()
         self._targets, self.classes_ = task.form, task.form.classes
         return self
 
@@ -248,46 +235,10 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def _scores(self, X):
         check_is_fitted(self)
-        shape = getattr(X, "shape", ())
-        if len(shape) == 1 and hasattr(self, "n_features_in_"):
-            raise ValueError(f"X must have a column per feature; got shape {shape}. Reshape your data to a matrix.")
-        X = validate_data(self, X, reset=False, skip_check_array=True)
-        return _scores(self.estimator_, X, self._never)
+        return _scores(self.estimator_, held_out.validated_rows(self, X), self._never)
 
 
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """The estimator and all training rows, with y as the estimator takes it and as an indicator matrix Y."""
-
-    estimator: Any
-    X: Any
-    y: np.ndarray
-    Y: np.ndarray
-    form: targets.Targets
-    weights: np.ndarray
-    passes_weights: bool
-
-    def fit(self, rows):
-        """A clone of the estimator fitted to the rows with these numbers."""
-        estimator = clone(self.estimator)
-        X, y = _safe_split(estimator, self.X, self.y, rows)
-        options = {"sample_weight": self.weights[rows]} if self.passes_weights else {}
-        try:
-            return estimator.fit(X, y, **options)
-        except ValueError as error:
-            constant = np.flatnonzero(np.ptp(self.Y[rows], axis=0) == 0)
-            if len(constant) == 0:
-                raise
-            raise ValueError(
-                f"The estimator must take labels that all or none of its training rows have, as label {constant[0]} "
-                f"in all rows or those of a fold; it says {str(error)!r}. Wrap what it fits per label in "
-                "mlrh.baselines.OrConstant, use other folds, or drop the label."
-            ) from error
-
-
-def _task(estimator, X, form, Y, sample_weight):
-    """The checked training rows."""
-    targets.check_same_length(X, Y)
+def _check_estimator(estimator, form):
     if form.is_one_class_per_row and len(form.classes) > 2:
         raise ValueError(
             "Only binary classification is supported. For one class per row there must be 2 classes, got "
@@ -295,75 +246,20 @@ def _task(estimator, X, form, Y, sample_weight):
         )
     if not any(hasattr(estimator, ends.method) for ends in (PROBABILITIES, DECISION_VALUES)):
         raise ValueError(f"The estimator must have predict_proba or decision_function; {estimator!r} has neither.")
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    if sample_weight is not None and not has_fit_parameter(estimator, "sample_weight"):
-        raise ValueError(f"sample_weight must be None, because {type(estimator).__name__}.fit doesn't take it.")
-    if (weights == 0).any():
-        shown = Y[weights > 0]
-        form, Y = form.seen_in(shown)[0], Y[:, shown.any(axis=0)] if form.kind == "sets" else Y
-    y = form.classes[Y[:, 0].astype(np.int64)] if form.is_one_class_per_row else Y.astype(np.int64)
-    y = y[:, 0] if Y.shape[1] == 1 and y.ndim == 2 else y
-    return _Task(estimator, X, y, Y, form, weights, passes_weights=sample_weight is not None)
 
 
-def _folds(cv, task):
-    """(training rows, held-out rows of positive weight) of each fold that has any."""
-    present = np.flatnonzero(task.weights > 0)
-    if cv is None or isinstance(cv, Integral):
-        n_folds = min(N_FOLDS, len(present)) if cv is None else int(cv)
-        if not 2 <= n_folds <= len(present):
-            raise ValueError(
-                f"Cross validation needs from 2 folds to as many as rows of positive weight; got {n_folds} folds for "
-                f"n_samples={len(present)}."
-            )
-        fold = _spread_labels(task.Y[present], n_folds)
-        splits = [(present[fold != number], present[fold == number]) for number in range(n_folds)]
-    else:
-        splits = list(check_cv(cv).split(task.X, task.y))
-    folds = [(np.asarray(train), np.asarray(held_out)) for train, held_out in splits]
-    folds = [(train, held_out[task.weights[held_out] > 0]) for train, held_out in map(_as_numbers, folds)]
-    folds = [fold for fold in folds if len(fold[1])]
-    if len(folds) < 2:
-        raise ValueError(f"cv must give at least 2 folds with held-out rows of positive weight; got {len(folds)}.")
-    return folds
+def _scores_of_fold(task, train, rows):
+    """Scores of the held-out rows by the estimator fitted to the others, and their ends."""
+    never = task.never(train)
+    return task.answer(train, rows, lambda fitted, X: (_scores(fitted, X, never), _ends(fitted)))
 
 
-def _as_numbers(split):
-    return tuple(np.flatnonzero(rows) if rows.dtype == bool else rows for rows in split)
-
-
-def _spread_labels(Y, n_folds):
-    """The fold (n_samples,) of each row, so that rows with and without each label are spread evenly.
-
-    As in iterative stratification: what is rarest is dealt out first, each row to the fold that has the least of it
-    and, of these, the fewest rows.
-    """
-    kinds = np.hstack([Y, 1 - Y]).astype(np.int64)
-    fold, in_fold = np.full(len(Y), -1), np.zeros((n_folds, 1 + kinds.shape[1]), np.int64)
-    shuffled = np.random.RandomState(0).permutation(len(Y))
-    for kind in np.argsort(kinds.sum(axis=0), kind="stable"):
-        for row in shuffled[(kinds[shuffled, kind] == 1) & (fold[shuffled] < 0)]:
-            fold[row] = np.lexsort([in_fold[:, 0], in_fold[:, 1 + kind]])[0]
-            in_fold[fold[row]] += np.append(1, kinds[row])
-    return fold
-
-
-def _held_out_scores(task, train, held_out):
-    """Scores of the held-out rows by the estimator fitted to the others; warnings are left to the fit of all rows."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        fitted = task.fit(train)
-        X, _ = _safe_split(fitted, task.X, task.y, held_out, train)
-        never = ~task.Y[train][task.weights[train] > 0].any(axis=0)
-        return _scores(fitted, X, never), _ends(fitted)
-
-
-def _pooled(task, folds, held_out):
+def _pooled(task, folds, answers):
     """The held-out rows of all folds."""
     numbers = np.concatenate([rows for _, rows in folds])
-    scores = np.vstack([scores for scores, _ in held_out])
+    scores = np.vstack([scores for scores, _ in answers])
     fold = np.repeat(np.arange(len(folds)), [len(rows) for _, rows in folds])
-    return Rows(scores, task.Y[numbers], task.weights[numbers], fold, held_out[0][1])
+    return Rows(scores, task.Y[numbers], task.weights[numbers], fold, answers[0][1])
 
 
 def _gives_probabilities_of_labels(meta):
@@ -376,35 +272,5 @@ def _ends(fitted):
 
 
 def _scores(fitted, X, never):
-    """Probabilities of the labels (n_samples, n_labels), or else their decision values, whatever form they come in.
-
-    Lists hold a matrix per label with a column per class, a single one where training showed one class; never
-    (n_labels,) says for which labels that was 0.
-    """
-    answer = getattr(fitted, _ends(fitted).method)(X)
-    if isinstance(answer, list | tuple):
-        answer = np.column_stack([_of_label(part, absent) for part, absent in zip(answer, never, strict=True)])
-    scores = np.asarray(answer.toarray() if sparse.issparse(answer) else answer, np.float64)
-    if len(never) == 1:
-        scores = scores[:, None] if scores.ndim == 1 else scores[:, -1:]
-    if scores.shape != (_num_samples(X), len(never)):
-        raise ValueError(
-            f"The estimator's {_ends(fitted).method} must give {len(never)} labels to each of {_num_samples(X)} rows; "
-            f"got shape {scores.shape}. Wrap it in OneVsRestClassifier if it takes one class per row only."
-        )
-    _check_finite(scores)
-    return scores
-
-
-def _of_label(part, absent):
-    part = np.asarray(part, np.float64)
-    if part.ndim == 2 and part.shape[1] == 1:
-        return 1.0 - part[:, 0] if absent else part[:, 0]
-    return part[:, 1] if part.ndim == 2 else part
-
-
-def _check_finite(scores):
-    bad = ~np.isfinite(scores)
-    if bad.any():
-        row, label = np.argwhere(bad)[0]
-        raise ValueError(f"Scores must be finite; got {scores[row, label]} for label {label} of row {row}.")
+    """Probabilities of the labels (n_samples, n_labels), or else their decision values."""
+    return held_out.label_scores(fitted, X, never, _ends(fitted).method)

@@ -1,0 +1,172 @@
+"""What a classifier says of rows that it was not fitted to: training rows in its form of y, folds, and its answers.
+
+Shared by the classifiers that are built around another one. Knows the forms of y and what classifiers answer with, and
+nothing of what the answers are for.
+"""
+
+import warnings
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.model_selection import check_cv
+from sklearn.utils.metaestimators import _safe_split
+from sklearn.utils.validation import _check_sample_weight, _num_samples, has_fit_parameter, validate_data
+
+from mlrh import targets
+
+N_FOLDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """The estimator and all training rows, with y as the estimator takes it and as an indicator matrix Y."""
+
+    estimator: Any
+    X: Any
+    y: np.ndarray
+    Y: np.ndarray
+    form: targets.Targets
+    weights: np.ndarray
+    passes_weights: bool
+
+    def fit(self, rows=None):
+        """A clone of the estimator fitted to the rows with these numbers, all by default."""
+        rows = np.arange(len(self.Y)) if rows is None else rows
+        estimator = clone(self.estimator)
+        X, y = _safe_split(estimator, self.X, self.y, rows)
+        options = {"sample_weight": self.weights[rows]} if self.passes_weights else {}
+        try:
+            return estimator.fit(X, y, **options)
+        except ValueError as error:
+            constant = np.flatnonzero(np.ptp(self.Y[rows], axis=0) == 0)
+            if len(constant) == 0:
+                raise
+            raise ValueError(
+                f"The estimator must take labels that all or none of its training rows have, as label {constant[0]} "
+                f"in all rows or those of a fold; it says {str(error)!r}. Wrap what it fits per label in "
+                "mlrh.baselines.OrConstant, use other folds, or drop the label."
+            ) from error
+
+    def answer(self, train, held_out, question):
+        """question(fitted, X) of the held-out rows; warnings are left to the fit of all rows."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted = self.fit(train)
+            X, _ = _safe_split(fitted, self.X, self.y, held_out, train)
+            return question(fitted, X)
+
+    def never(self, rows=None):
+        """Which labels none of the rows with these numbers has, (n_labels,)."""
+        rows = np.arange(len(self.Y)) if rows is None else rows
+        return ~self.Y[rows][self.weights[rows] > 0].any(axis=0)
+
+
+def task(estimator, X, form, Y, sample_weight) -> Task:
+    """The checked training rows, of y in a form and as an indicator matrix."""
+    targets.check_same_length(X, Y)
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if sample_weight is not None and not has_fit_parameter(estimator, "sample_weight"):
+        raise ValueError(f"sample_weight must be None, because {type(estimator).__name__}.fit doesn't take it.")
+    if (weights == 0).any():
+        form, Y = _shown(form, Y, weights > 0)
+    y = form.decode(Y) if form.is_one_class_per_row else Y.astype(np.int64)
+    y = y[:, 0] if Y.shape[1] == 1 and y.ndim == 2 else y
+    return Task(estimator, X, y, Y, form, weights, passes_weights=sample_weight is not None)
+
+
+def folds(cv, task) -> list:
+    """(training rows, held-out rows of positive weight) of each fold that has any."""
+    present = np.flatnonzero(task.weights > 0)
+    if cv is None or isinstance(cv, Integral):
+        n_folds = min(N_FOLDS, len(present)) if cv is None else int(cv)
+        if not 2 <= n_folds <= len(present):
+            raise ValueError(
+                f"Cross validation needs from 2 folds to as many as rows of positive weight; got {n_folds} folds for "
+                f"n_samples={len(present)}."
+            )
+        fold = _spread_labels(task.Y[present], n_folds)
+        splits = [(present[fold != number], present[fold == number]) for number in range(n_folds)]
+    else:
+        splits = list(check_cv(cv).split(task.X, task.y))
+    numbered = map(_as_numbers, splits)
+    result = [(train, held_out[task.weights[held_out] > 0]) for train, held_out in numbered]
+    result = [fold for fold in result if len(fold[1])]
+    if len(result) < 2:
+        raise ValueError(f"cv must give at least 2 folds with held-out rows of positive weight; got {len(result)}.")
+    return result
+
+
+def validated_rows(meta, X):
+    """X for the estimator within a fitted meta-estimator, its columns checked against those of training."""
+    shape = getattr(X, "shape", ())
+    if len(shape) == 1 and hasattr(meta, "n_features_in_"):
+        raise ValueError(f"X must have a column per feature; got shape {shape}. Reshape your data to a matrix.")
+    return validate_data(meta, X, reset=False, skip_check_array=True)
+
+
+def label_scores(fitted, X, never, method) -> np.ndarray:
+    """What a method gives the labels, (n_samples, n_labels), whatever form it comes in.
+
+    Lists hold a matrix per label with a column per class, a single one where training showed one class; never
+    (n_labels,) says for which labels that was 0.
+    """
+    answer = getattr(fitted, method)(X)
+    if isinstance(answer, list | tuple):
+        answer = np.column_stack([_of_label(part, absent) for part, absent in zip(answer, never, strict=True)])
+    scores = np.asarray(answer.toarray() if sparse.issparse(answer) else answer, np.float64)
+    if len(never) == 1:
+        scores = scores[:, None] if scores.ndim == 1 else scores[:, -1:]
+    if scores.shape != (_num_samples(X), len(never)):
+        raise ValueError(
+            f"The estimator's {method} must give {len(never)} labels to each of {_num_samples(X)} rows; "
+            f"got shape {scores.shape}. Wrap it in OneVsRestClassifier if it takes one class per row only."
+        )
+    check_finite(scores)
+    return scores
+
+
+def check_finite(scores):
+    """Raise a ValueError that names the place unless all scores (n_samples, n_labels) are finite."""
+    bad = ~np.isfinite(scores)
+    if bad.any():
+        row, label = np.argwhere(bad)[0]
+        raise ValueError(f"Scores must be finite; got {scores[row, label]} for label {label} of row {row}.")
+
+
+def _shown(form, Y, present):
+    """Form and matrix without what only absent rows have; an absent row's class becomes one that is shown."""
+    shown = form.seen_in(Y[present])[0]
+    if form.kind == "sets":
+        return shown, Y[:, Y[present].any(axis=0)]
+    return shown, shown.partial_indicator(form.decode(Y))[0] if form.is_one_class_per_row else Y
+
+
+def _as_numbers(split):
+    return tuple(np.flatnonzero(rows) if rows.dtype == bool else rows for rows in map(np.asarray, split))
+
+
+def _spread_labels(Y, n_folds):
+    """The fold (n_samples,) of each row, so that rows with and without each label are spread evenly.
+
+    As in iterative stratification: what is rarest is dealt out first, each row to the fold that has the least of it
+    and, of these, the fewest rows.
+    """
+    kinds = np.hstack([Y, 1 - Y]).astype(np.int64)
+    fold, in_fold = np.full(len(Y), -1), np.zeros((n_folds, 1 + kinds.shape[1]), np.int64)
+    shuffled = np.random.RandomState(0).permutation(len(Y))
+    for kind in np.argsort(kinds.sum(axis=0), kind="stable"):
+        for row in shuffled[(kinds[shuffled, kind] == 1) & (fold[shuffled] < 0)]:
+            fold[row] = np.lexsort([in_fold[:, 0], in_fold[:, 1 + kind]])[0]
+            in_fold[fold[row]] += np.append(1, kinds[row])
+    return fold
+
+
+def _of_label(part, absent):
+    part = np.asarray(part, np.float64)
+    if part.ndim == 2 and part.shape[1] == 1:
+        return 1.0 - part[:, 0] if absent else part[:, 0]
+    return part[:, 1] if part.ndim == 2 else part
