@@ -4,7 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from samples import FORMS, make_multilabel
+from scipy import sparse
 from sklearn.base import clone
+from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -12,6 +14,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from mlrh import KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
 from mlrh.metrics import set_log_loss
 from mlrh.persistence import load, save
+from mlrh.search import best_index
+from mlrh.selection import log_prob
 
 CS = [0.003, 0.1, 3.0]
 X, Y = make_multilabel(120, seed=3)
@@ -124,6 +128,90 @@ def test_a_frame_keeps_its_names():
     np.testing.assert_array_equal(ours.predict(frame), MLRHClassifierCV(Cs=CS, cv=3).fit(X, Y).predict(X))
 
 
+def test_with_unknown_labels_all_scores_are_those_of_a_grid_search():
+    known = np.where(np.random.RandomState(0).uniform(size=Y.shape) < 0.5, np.nan, Y)
+    options = {"min_labels": 1, "max_labels": 3}
+    ours = MLRHClassifierCV(Cs=[0.01, 1.0, 100.0], cv=FOLDS, scoring="log_prob", **options).fit(X, known)
+    theirs = GridSearchCV(MLRHClassifier(**options), {"C": [0.01, 1.0, 100.0]}, cv=FOLDS, scoring=log_prob)
+    theirs.fit(X, known)
+    scores = np.array([theirs.cv_results_[f"split{fold}_test_score"] for fold in range(3)])
+    np.testing.assert_allclose(ours.scores_, scores, rtol=1e-12)
+
+
+def test_rows_of_which_nothing_is_known_count_in_no_score():
+    known = np.where(np.random.RandomState(0).uniform(size=Y.shape) < 0.3, np.nan, Y)
+    more_X, more = np.vstack([X, X[:30]]), np.vstack([known, np.full((30, 4), np.nan)])
+    folds = list(FOLDS.split(X))
+    longer = [(train, np.append(held_out, np.arange(120, 150))) for train, held_out in folds]
+    longer.append((np.arange(100), np.arange(120, 150)))  # a fold that shows nothing
+    options = {"Cs": CS, "scoring": "log_prob", "min_labels": 0, "max_labels": 4}
+    ours = MLRHClassifierCV(cv=longer, **options).fit(more_X, more)
+    np.testing.assert_allclose(ours.scores_, MLRHClassifierCV(cv=folds, **options).fit(X, known).scores_)
+
+
+def test_rows_of_weight_zero_are_absent_from_scores():
+    weight = np.ones(len(X))
+    weight[:40] = 0
+    folds = [
+        (np.arange(40, 120), np.arange(40)),
+        (np.arange(40, 80), np.arange(30, 120)),
+        (np.arange(80, 120), np.arange(80)),
+    ]
+    ours = MLRHClassifierCV(Cs=CS, cv=folds).fit(X, Y, sample_weight=weight)
+    kept = [(np.arange(40), np.arange(80)), (np.arange(40, 80), np.arange(40))]
+    np.testing.assert_array_equal(ours.scores_, MLRHClassifierCV(Cs=CS, cv=kept).fit(X[40:], Y[40:]).scores_)
+
+
+def test_a_scoring_without_weights_is_called_without_them():
+    ours = MLRHClassifierCV(Cs=CS, cv=FOLDS, scoring=mean_log_prob).fit(X, Y, sample_weight=np.ones(len(X)))
+    reference = MLRHClassifierCV(Cs=CS, cv=FOLDS, scoring=mean_log_prob).fit(X, Y)
+    np.testing.assert_allclose(ours.scores_, reference.scores_)
+
+
+def test_a_second_fit_leaves_nothing_of_the_first():
+    model = MLRHClassifierCV(Cs=CS, cv=3, label_space="observed").fit(pd.DataFrame(X, columns=list("uvwxyz")), Y)
+    model.set_params(label_space="cardinality").fit(X, Y)
+    assert not {"sets_", "set_bias_", "feature_names_in_"} & vars(model).keys()
+    model.predict(X)
+
+
+@pytest.mark.parametrize("form", [list, pd.DataFrame, sparse.csr_array])
+def test_a_precomputed_kernel_may_have_any_form(form):
+    ours = KernelMLRHClassifierCV(Cs=CS, kernel="precomputed", cv=3)
+    gram = X @ X.T
+    scores = ours.fit(gram.tolist() if form is list else form(gram), Y).scores_
+    np.testing.assert_allclose(scores, ours.fit(gram, Y).scores_)
+
+
+def test_a_tie_that_only_rounding_breaks_goes_to_the_strongest_penalty():
+    scores = np.array([[[0.3, 0.1]], [[0.2, 0.2]], [[0.1, 0.3]]])
+    assert best_index(scores, decimals=12) == (0, 0)
+
+
+def test_a_column_of_classes_warns_once():
+    with pytest.warns(DataConversionWarning) as caught:
+        MLRHClassifierCV(Cs=CS, cv=3).fit(X, Y[:, :1])
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "y", "message"),
+    [
+        (MLRHClassifierCV(Cs=CS), np.where(Y == 1, 1, np.nan), "use scoring='log_prob'"),
+        (
+            MLRHClassifierCV(Cs=CS, scoring="f1_macro"),
+            FORMS["sets"](Y),
+            "takes no label sets; make an indicator matrix",
+        ),
+        (MLRHClassifierCV(Cs=CS, scoring=lambda *_: np.nan), Y, "answered with NaN for all of them"),
+        (MLRHClassifierCV(Cs=CS, cv=2, min_labels=2), Y, "A fold can't be fitted .rows are counted within"),
+    ],
+)
+def test_what_can_not_be_scored_or_fitted_is_one_clear_error(model, y, message):
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, y)
+
+
 @pytest.mark.parametrize("model", [MLRHClassifierCV(Cs=CS, cv=3), KernelMLRHClassifierCV(Cs=CS, cv=3)])
 def test_a_saved_model_predicts_as_before_and_knows_its_choice(model, tmp_path):
     fitted = clone(model).fit(X, Y)
@@ -140,10 +228,15 @@ def test_a_saved_model_predicts_as_before_and_knows_its_choice(model, tmp_path):
         (MLRHClassifierCV(Cs=[]), "Cs must be a positive integer or positive numbers; got"),
         (MLRHClassifierCV(Cs=[1.0, 0.0]), "Cs must be a positive integer or positive numbers"),
         (MLRHClassifierCV(Cs=[1.0, np.nan]), "Cs must be a positive integer or positive numbers"),
+        (MLRHClassifierCV(Cs=["a"]), "Cs must be a positive integer or positive numbers"),
+        (KernelMLRHClassifierCV(gammas=[np.inf]), "gammas must hold finite numbers"),
         (MLRHClassifierCV(Cs=0), "The 'Cs' parameter of MLRHClassifierCV must be"),
         (MLRHClassifierCV(scoring="beauty"), "The 'scoring' parameter of MLRHClassifierCV must be"),
         (KernelMLRHClassifierCV(gammas=[]), "gammas must hold at least one value"),
-        (KernelMLRHClassifierCV(gammas=[-1.0]), "gammas must hold numbers of at least 0, 'scale' or 'auto'; got -1.0"),
+        (
+            KernelMLRHClassifierCV(gammas=[-1.0]),
+            "gammas must hold finite numbers of at least 0, 'scale' or 'auto'; got -1.0",
+        ),
     ],
 )
 def test_a_grid_that_makes_no_sense_is_one_clear_error(model, message):

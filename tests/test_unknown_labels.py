@@ -255,8 +255,42 @@ def test_classes_and_label_sets_must_be_known(y):
 
 
 def test_a_number_other_than_zero_and_one_is_an_error_that_names_its_place():
-    with pytest.raises(ValueError, match=r"only 1 \(present\), 0 \(absent\) and NaN \(unknown\); found 2.0 in row 1"):
+    with pytest.raises(ValueError, match=r"only 0 and 1, 1 where the row has the label; found 2.0 in row 1, column 1"):
         MLRHClassifier().fit(ONE_FEATURE, [[1, np.nan], [0, 2], [1, 0], [0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("y", "found"),
+    [
+        (np.array([["1", "nan"], ["0", "1"]]), "'1' in row 0, column 0"),
+        (np.array([[1, 0], [0, 1]]) + 0j, r"\(1\+0j\) in row 0, column 0"),
+        (np.zeros((2, 2), "M8[s]"), "datetime"),
+    ],
+)
+def test_what_only_looks_like_numbers_is_refused(y, found):
+    with pytest.raises(ValueError, match=f"y must contain only 0 and 1.*found .*{found}"):
+        MLRHClassifier().fit([[0.0], [1.0]], y)
+
+
+@pytest.mark.parametrize("y", [MATRIX[:, :1], pd.DataFrame(MATRIX[:, :1]), FORMS["masked"][:, :1]])
+def test_a_single_column_with_unknown_entries_is_an_error_that_says_what_to_do(y):
+    with pytest.raises(ValueError, match=r"row 2 has none \(.*nan.*\). For one label .* sparse matrix|masked entries"):
+        MLRHClassifier().fit(ONE_FEATURE, y)
+    MLRHClassifier().fit(ONE_FEATURE, sparse.csr_array(MATRIX[:, :1]))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, bool, np.float32])
+def test_predictions_have_the_type_of_a_masked_y(dtype):
+    y = np.ma.masked_array(np.nan_to_num(MATRIX).astype(dtype), mask=np.isnan(MATRIX))
+    assert MLRHClassifier().fit(ONE_FEATURE, y).predict(ONE_FEATURE).dtype == dtype
+
+
+def test_a_path_of_C_ends_where_a_single_fit_does():
+    """Also where the objective has several optima, and the solution at another C leads to another one."""
+    for seed in range(6):
+        X, _, Y = partly_known(60, share=0.6, seed=seed)
+        *_, last = MLRHClassifier()._fit_path(X, Y, [1e-4, 1e-2, 1.0, 1e2])
+        assert last.objective_ == MLRHClassifier(C=1e2).fit(X, Y).objective_
 
 
 def test_score_needs_a_complete_y():

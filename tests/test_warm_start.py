@@ -114,14 +114,25 @@ def test_an_interrupted_fit_leaves_a_model_from_which_the_next_one_goes_on(class
 
 def test_without_a_warm_start_an_interrupted_fit_leaves_the_model_that_was(monkeypatch):
     X, Y = make_multilabel()
-    model = MLRHClassifier().fit(X, Y)
+    names = list("uvwxyz")
+    model = MLRHClassifier().fit(pd.DataFrame(X, columns=names), Y)
     before = {name: np.copy(value) for name, value in vars(model).items() if name.endswith("_") and name[0] != "_"}
     with monkeypatch.context() as patch:
         interrupt_at(patch, 4)
         with pytest.raises(KeyboardInterrupt):
-            model.fit(X[:100], Y[:100])
+            model.fit(X[:100, :3], Y[:100])
     for name, value in before.items():
         np.testing.assert_array_equal(getattr(model, name), value)
+    model.predict(pd.DataFrame(X, columns=names))
+
+
+def test_a_fit_that_fails_leaves_the_model_that_was():
+    X, Y = make_multilabel()
+    model = MLRHClassifier().fit(X, Y)
+    before = model.predict_proba(X)
+    with pytest.raises(ValueError, match="must contain only 0 and 1"):
+        model.fit(X[:, :2], 2 * Y)
+    np.testing.assert_array_equal(model.predict_proba(X), before)
 
 
 def test_an_interrupt_in_the_first_fit_leaves_nothing_that_looks_fitted(monkeypatch):

@@ -18,6 +18,7 @@ from mlrh.data import load
 from mlrh.estimators import gamma_scale
 from mlrh.metrics import evaluate
 from mlrh.search import best_index, validation_scores
+from mlrh.selection import log_prob
 
 HIDDEN = 0.3
 CS = {"linear": tuple(np.logspace(-3, 0, 7)), "RBF": tuple(np.logspace(0, 2, 5))}
@@ -51,10 +52,6 @@ METHODS = {  # what becomes of Y, and the options of the classifier; None stands
 }
 
 
-def log_prob_of_known(model, X, Y):
-    return float(np.maximum(model.distribution(X).log_prob_of_known(Y), np.log(1e-6)).mean())
-
-
 def measured(name, kernel, method, fold):
     """Measures of one method on one outer fold, and its chosen C."""
     data = load(name)
@@ -78,9 +75,7 @@ def chosen(kernel, options, X, Y):
     model = MODELS[kernel](n_jobs=1, **options)
     gammas = [gamma and gamma * gamma_scale(X) for gamma in GAMMAS[kernel]]
     inner = list(KFold(3, shuffle=True, random_state=0).split(X))
-    scores = validation_scores(
-        model, X, Y, Cs=CS[kernel], gammas=gammas, splits=inner, scorers=[log_prob_of_known], n_jobs=1
-    )[0]
+    scores = validation_scores(model, X, Y, Cs=CS[kernel], gammas=gammas, splits=inner, scorers=[log_prob], n_jobs=1)[0]
     gamma, C = best_index(scores)
     if gammas[gamma] is not None:
         model.set_params(gamma=gammas[gamma])

@@ -5,6 +5,7 @@ A subclass says how X becomes features for the design, and how their coefficient
 
 import warnings
 from abc import abstractmethod
+from copy import copy
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Self
@@ -33,9 +34,11 @@ class _Problem:
     form: Any
     sizes: tuple[int, int]
     space: Any
+    noted: dict[str, Any]
     fitted_as: tuple
 
 
+NOTED_OF_X = ("n_features_in_", "feature_names_in_")
 SOLVERS = {"mm": solvers.mm, "lbfgs": solvers.lbfgs, "newton-cg": solvers.newton_cg}
 
 
@@ -92,16 +95,19 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         """Yields self fitted at each C in turn; what doesn't depend on C is done once; each starts from the last."""
         problem = self._pose(X, y, sample_weight)
         prepared, start = self._prepare(problem.X, problem.weights), None
+        is_convex = not (problem.Y == UNKNOWN).any()
         for C in Cs:
             self.C = C
-            start = self._settle(problem, prepared, start)
+            reached = self._settle(problem, prepared, start)
+            start = reached if is_convex else None  # elsewhere another start may lead to another optimum
             yield self
 
     def _pose(self, X, y, sample_weight):
         """The checked training rows and their label space."""
         if self.l1_ratio > 0:
             raise ValueError(f"These solvers minimise smooth objectives, so l1_ratio must be 0; got {self.l1_ratio}.")
-        X = self._validate_X(X, reset=True)
+        noting = copy(self)  # so that a fit that fails leaves what is known of the X of the last one
+        X = noting._validate_X(X, reset=True)
         form, Y = targets.encode(y, partly_known=True)
         targets.check_same_length(X, Y)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -118,8 +124,9 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         if not form.is_one_class_per_row:
             decisions.check(self.decision, self.answer_sizes, space)
         self._warn_where_undetermined(form, Y, sizes)
-        fitted_as = (self.n_features_in_, form.classes.tolist(), *self._form_of_scores(support))
-        return _Problem(X, Y, weights, support, form, sizes, space, fitted_as)
+        noted = {name: vars(noting)[name] for name in NOTED_OF_X if name in vars(noting)}
+        fitted_as = (noting.n_features_in_, form.classes.tolist(), *self._form_of_scores(support))
+        return _Problem(X, Y, weights, support, form, sizes, space, noted, fitted_as)
 
     def _settle(self, problem, prepared, start):
         """Solve and keep the fit; a fit that fails before leaves the one that was. Returns the start for another C.
@@ -128,6 +135,9 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         """
         self._warn_of_rounding(prepared)
         coef, mean_score, is_interrupted = self._solve(prepared.design, problem.space, problem.Y, start)
+        for name in NOTED_OF_X:
+            self.__dict__.pop(name, None)
+        self.__dict__.update(problem.noted)
         self._keep(prepared, coef, mean_score)
         self._targets, self.classes_, self._fitted_as = problem.form, problem.form.classes, problem.fitted_as
         self.support_, (self.min_labels_, self.max_labels_) = problem.support, problem.sizes
@@ -275,7 +285,8 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
     def _separate_fits(self, design, Y):
         """Coefficients and mean scores of one logistic regression per label, fitted to its known entries."""
         objective = Objective(design, SeparateLabels(Y.shape[1]), Y, alpha=1.0 / self.C, learn_bias=False)
-        solution = solvers.lbfgs(objective, objective.start(), tol=max(self.tol, 1e-5), max_iter=200)
+        report = self._report("separate labels")
+        solution = solvers.lbfgs(objective, objective.start(), tol=max(self.tol, 1e-5), max_iter=200, report=report)
         self._raise_unless_kept(solution)
         coef, mean_score, _ = objective.split(solution.parameters)
         return coef, mean_score, solution.interrupted

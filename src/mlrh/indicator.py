@@ -1,6 +1,6 @@
 """Indicator matrices: 1 where the row has the label, 0 elsewhere."""
 
-from numbers import Number
+from numbers import Real
 
 import numpy as np
 from scipy import sparse
@@ -14,7 +14,7 @@ def as_indicator(values, name):
     if values.dtype.kind in "biuf":
         bad = ~((values == 0) | (values == 1))
     else:
-        bad = np.array([[not (isinstance(v, Number | np.bool_) and v in (0, 1)) for v in row] for row in values])
+        bad = np.array([[not (isinstance(v, Real | np.bool_) and v in (0, 1)) for v in row] for row in values])
     if bad.any():
         row, column = np.argwhere(bad)[0]
         found = values[row, column]

@@ -1,25 +1,49 @@
 """What is known of the labels of each row: int8 arrays of 1 (present), 0 (absent) and UNKNOWN."""
 
+from numbers import Number
+
 import numpy as np
 from scipy import sparse
+
+from mlrh.indicator import as_indicator
 
 UNKNOWN = -1
 
 
 def as_known(values, shape):
-    """`as_partly_known` of a matrix that must have this shape."""
-    numbers = _numbers(values, "known")
+    """A new int8 array of that shape of 1, 0 and NaN (or masked entries), which become UNKNOWN; else one error."""
+    try:
+        numbers = np.ma.filled(np.ma.asarray(values, np.float64), np.nan)
+    except (TypeError, ValueError):
+        raise ValueError(f"known must be a matrix of 1, 0 and NaN with a column per label; got {values!r}.") from None
     if numbers.shape != shape:
         raise ValueError(f"known must have shape {shape}, one row per sample; got {numbers.shape}.")
-    return _checked(numbers, "known")
+    bad = ~((numbers == 0) | (numbers == 1) | np.isnan(numbers))
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise ValueError(
+            f"known must contain only 1 (present), 0 (absent) and NaN (unknown); found {numbers[row, column]} in row "
+            f"{row}, column {column}."
+        )
+    return np.where(np.isnan(numbers), UNKNOWN, numbers).astype(np.int8)
 
 
 def as_partly_known(values, name):
-    """A new int8 matrix of 1, 0 and UNKNOWN from one of 1, 0 and NaN, None or masked entries; else one error."""
-    numbers = _numbers(values, name)
-    if numbers.ndim != 2:
-        raise ValueError(f"{name} must be a matrix with a column per label; got shape {numbers.shape}.")
-    return _checked(numbers, name)
+    """A new int8 matrix of 1, 0 and UNKNOWN from an indicator matrix that may hold NaN, None or masked entries.
+
+    Anything else is the error of `as_indicator`.
+    """
+    if sparse.issparse(values):
+        is_complete = values.dtype.kind != "f" or not np.isnan(values.data).any()
+        return as_indicator(values, name) if is_complete else as_partly_known(values.toarray(), name)
+    mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else False
+    values = np.asarray(values)
+    missing = mask | _is_missing(values)
+    if not np.any(missing):
+        return as_indicator(values, name)
+    known = as_indicator(np.where(missing, 0, values), name)
+    known[missing] = UNKNOWN
+    return known
 
 
 def merged(known, more):
@@ -32,31 +56,15 @@ def contradict(known, more):
     return ((known != more) & (known != UNKNOWN) & (more != UNKNOWN)).any(axis=1)
 
 
-def _numbers(values, name):
-    """The values as floats, NaN where one is masked or missing."""
-    values = values.toarray() if sparse.issparse(values) else values
-    try:
-        mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else False
-        return np.where(mask, np.nan, _with_nan(np.asarray(values)).astype(np.float64))
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a matrix of 1, 0 and NaN with a column per label; got {values!r}.") from None
-
-
-def _checked(numbers, name):
-    unknown = np.isnan(numbers)
-    bad = ~((numbers == 0) | (numbers == 1) | unknown)
-    if bad.any():
-        row, column = np.argwhere(bad)[0]
-        raise ValueError(
-            f"{name} must contain only 1 (present), 0 (absent) and NaN (unknown); found {numbers[row, column]} in row "
-            f"{row}, column {column}."
-        )
-    return np.where(unknown, UNKNOWN, numbers).astype(np.int8)
-
-
-def _with_nan(values):
-    """The values; where they are objects, with NaN for whatever has no value, such as None and pandas.NA."""
+def _is_missing(values):
+    """Where an array has no value: NaN, and among objects also None and pandas.NA."""
+    if values.dtype.kind == "f":
+        return np.isnan(values)
     if values.dtype != object:
-        return values
-    missing = np.array([value is None or type(value).__name__ == "NAType" for value in values.ravel()], bool)
-    return np.where(missing.reshape(values.shape), np.nan, values)
+        return False
+    flat = [_has_no_value(value) for value in values.ravel()]
+    return np.array(flat, bool).reshape(values.shape)
+
+
+def _has_no_value(value):
+    return value is None or type(value).__name__ == "NAType" or (isinstance(value, Number) and bool(value != value))

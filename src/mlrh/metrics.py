@@ -8,6 +8,7 @@ import numpy as np
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, hamming_loss, jaccard_score
 
+FLOOR = 1e-6  # what a probability counts as at least in a log-loss
 NAMES = {  # of what `evaluate` measures, for tables
     "exact_match": "exact match",
     "hamming_loss": "Hamming loss",
@@ -61,7 +62,7 @@ def evaluate(Y, predicted, log_prob=None) -> dict[str, float]:
     return measures
 
 
-def set_log_loss(log_prob, floor=1e-6) -> float:
+def set_log_loss(log_prob, floor=FLOOR) -> float:
     """Mean of -log max(P, floor) over the probabilities P of the true sets, from their logarithms (n_samples,).
 
     The floor keeps one impossible set from making the mean infinite: it costs -log(floor), 13.8 by default. With

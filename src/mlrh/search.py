@@ -5,9 +5,11 @@ strong to weak penalties, each from the solution before.
 """
 
 import warnings
+from inspect import Parameter, signature
 
 import numpy as np
 from joblib import Parallel, delayed
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import _safe_indexing
@@ -25,7 +27,8 @@ def validation_scores(estimator, X, y, *, Cs, gammas, splits, scorers, sample_we
     splits : list of (training indices, validation indices)
     scorers : sequence of functions (fitted estimator, X, y) -> float, higher is better
     sample_weight : array of shape (n_samples,), optional
-        For the fits, and handed to the scorers as an argument of that name.
+        For the fits, and for the scorers that take an argument of that name. Rows of weight 0 are left out; where a
+        fold holds out no others, its scores are NaN.
     n_jobs : processes over folds and gammas
     """
     tasks = [(train, held_out, gamma) for train, held_out in splits for gamma in gammas]
@@ -37,12 +40,13 @@ def validation_scores(estimator, X, y, *, Cs, gammas, splits, scorers, sample_we
     return np.moveaxis(scores, -1, 0)
 
 
-def best_index(scores) -> tuple[int, int]:
+def best_index(scores, *, decimals=None) -> tuple[int, int]:
     """Indices of gamma and C with the best mean over folds of scores (n_folds, n_gammas, n_Cs).
 
-    Among equals the smallest C and then the first gamma. A mean that isn't a number counts as the worst.
+    Among equals the smallest C and then the first gamma; with decimals, means equal to so many are equal. A mean that
+    isn't a number counts as the worst.
     """
-    mean = scores.mean(axis=0)
+    mean = scores.mean(axis=0) if decimals is None else np.round(scores.mean(axis=0), decimals)
     mean = np.where(np.isnan(mean), -np.inf, mean)
     C_index, gamma_index = np.unravel_index(np.argmax(mean.T), mean.T.shape)
     return int(gamma_index), int(C_index)
@@ -54,17 +58,33 @@ def _path_scores(estimator, rows, train, held_out, gamma, Cs, scorers):
     model = clone(estimator)
     if gamma is not None:
         model.set_params(gamma=gamma)
-    if getattr(model, "kernel", None) == "precomputed":
-        X_train, X_held_out = X[np.ix_(train, train)], X[np.ix_(held_out, train)]
-    else:
-        X_train, X_held_out = _safe_indexing(X, train), _safe_indexing(X, held_out)
+    if weights is not None:
+        train, held_out = (np.asarray(part)[weights[part] > 0] for part in (train, held_out))
+    if len(held_out) == 0:
+        return np.full((len(Cs), len(scorers)), np.nan)
+    X_train, X_held_out = _parts(model, X, train, held_out)
     y_train, y_held_out = _safe_indexing(y, train), _safe_indexing(y, held_out)
     weight, weighted = (None, {}) if weights is None else (weights[train], {"sample_weight": weights[held_out]})
+    arguments = [weighted if _takes_weights(scorer) else {} for scorer in scorers]
     with warnings.catch_warnings():
         # A label may be constant within a fold, and an extreme C stop early; the final fit has its own warnings.
         warnings.filterwarnings("ignore", "The training rows don't determine the model", UserWarning)
         warnings.simplefilter("ignore", ConvergenceWarning)
         return [
-            [scorer(fitted, X_held_out, y_held_out, **weighted) for scorer in scorers]
+            [scorer(fitted, X_held_out, y_held_out, **own) for scorer, own in zip(scorers, arguments, strict=True)]
             for fitted in model._fit_path(X_train, y_train, Cs, weight)
         ]
+
+
+def _parts(model, X, train, held_out):
+    """Training and held-out rows; of a precomputed kernel the columns of the training rows."""
+    if getattr(model, "kernel", None) != "precomputed":
+        return _safe_indexing(X, train), _safe_indexing(X, held_out)
+    X = X if sparse.issparse(X) else np.asarray(X)
+    return X[train][:, train], X[held_out][:, train]
+
+
+def _takes_weights(scorer):
+    """Whether a function of (estimator, X, y) has an argument sample_weight; scikit-learn's own scorers do."""
+    parameters = signature(scorer).parameters
+    return "sample_weight" in parameters or any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())

@@ -21,10 +21,11 @@ from mlrh import targets
 from mlrh.base import MLRHBase
 from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
 from mlrh.knowledge import UNKNOWN
+from mlrh.metrics import FLOOR
 from mlrh.search import best_index, validation_scores
 
 LOG_PROB = "log_prob"
-FLOOR = np.log(1e-6)
+DECIMALS = 12  # to which mean scores are compared, so that rounding decides no tie
 _PARAMETERS = {
     "Cs": [Interval(Integral, 1, None, closed="left"), "array-like"],
     "cv": ["cv_object"],
@@ -40,11 +41,15 @@ def exact_match(model, X, y, sample_weight=None) -> float:
 def log_prob(model, X, y, sample_weight=None) -> float:
     """Mean log-probability of what is known of the rows of y, each counted as at least log 1e-6; "log_prob".
 
-    Where y is complete, of the true set. A set with a label that training didn't show counts as log 1e-6.
+    Where y is complete, of the true set. A set with a label that training didn't show counts as log 1e-6, a row of
+    which nothing is known not at all; NaN if there are no others.
     """
     Y, unseen = model._targets.partial_indicator(y, partly_known=True)
     log_probs = model.distribution(X).log_prob_of_known(np.where(Y == UNKNOWN, np.nan, Y))
-    return float(np.average(np.where(unseen, FLOOR, np.maximum(log_probs, FLOOR)), weights=sample_weight))
+    weights = np.ones(len(Y)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+    weights = weights * (Y != UNKNOWN).any(axis=1)
+    losses = np.where(unseen, np.log(FLOOR), np.maximum(log_probs, np.log(FLOOR)))
+    return float(weights @ losses / weights.sum()) if weights.any() else np.nan
 
 
 class _Chosen(MLRHBase):
@@ -72,40 +77,52 @@ class _Chosen(MLRHBase):
         X, y = indexable(X, y)
         form, Y = targets.encode(y, partly_known=True)
         targets.check_same_length(X, Y)
+        _check_scoring(self.scoring, form, Y)
+        y = np.asarray(y).ravel() if form.is_one_class_per_row else y
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, Y, ensure_non_negative=True)
-        scores = validation_scores(
-            self._with_C(1.0),
-            X,
-            y,
-            Cs=Cs,
-            gammas=gammas,
-            splits=_splits(self.cv, form, y, Y),
-            scorers=[_scorer(self.scoring)],
-            sample_weight=weights,
-            n_jobs=self.n_jobs,
-        )[0]
-        gamma, C = best_index(scores)
-        fitted = self._with_C(Cs[C], **({} if gammas[gamma] is None else {"gamma": gammas[gamma]}))
-        fitted.fit(X, y, sample_weight)
-        for name in vars(fitted).keys() - fitted.get_params().keys():
-            setattr(self, name, getattr(fitted, name))
+        scores = self._scores_of_folds((X, y, weights), Cs, gammas, _splits(self.cv, form, y, Y))
+        gamma, C = best_index(scores, decimals=DECIMALS)
+        chosen = {} if gammas[gamma] is None else {"gamma": gammas[gamma]}
+        fitted = self._with_C(Cs[C], **chosen).fit(X, y, sample_weight)
+        self._take_over(fitted)
         self.Cs_, self.C_, self.best_score_ = np.array(Cs), Cs[C], float(scores[:, gamma, C].mean())
         self._keep_scores(scores, gammas[gamma])
         return self
 
+    def _scores_of_folds(self, rows, Cs, gammas, splits):
+        """Scores (n_folds, n_gammas, n_Cs) of the folds that have any."""
+        X, y, weights = rows
+        options = {"Cs": Cs, "gammas": gammas, "splits": splits, "scorers": [_scorer(self.scoring)]}
+        try:
+            scores = validation_scores(self._with_C(1.0), X, y, sample_weight=weights, n_jobs=self.n_jobs, **options)[0]
+        except ValueError as error:
+            raise ValueError(f"A fold can't be fitted (rows are counted within its training part): {error}") from error
+        scores = scores[~np.isnan(scores).all(axis=(1, 2))]
+        if len(scores) == 0 or np.isnan(scores.mean(axis=0)).all():
+            raise ValueError("No fold gave a score to choose by; the scoring answered with NaN for all of them.")
+        return scores
+
+    def _take_over(self, fitted):
+        """Hold what the fitted classifier holds, in place of an earlier fit's."""
+        for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
+            delattr(self, name)
+        for name in vars(fitted).keys() - fitted.get_params().keys():
+            setattr(self, name, getattr(fitted, name))
+
     def _with_C(self, C, **changes):
-        """The classifier that is chosen among, not fitted; the search has processes, so that its rows have none."""
+        """The classifier that is chosen among, not fitted."""
         parameters = self.get_params(deep=False)
         for name in ("Cs", "cv", "scoring", "gammas"):
             parameters.pop(name, None)
-        return self._CLASSIFIER(**{**parameters, **changes, "C": C, "n_jobs": None})
+        return self._CLASSIFIER(**{**parameters, **changes, "C": C})
 
 
 class MLRHClassifierCV(_Chosen, MLRHClassifier):
     """MLRHClassifier with C chosen by cross validation.
 
-    Each fold is fitted along the whole path of C, from strong to weak penalties and each from the solution before. The
-    mean score over the folds decides; among equals the strongest penalty. The fit to all rows starts anew.
+    Each fold is fitted along the whole path of C, from strong to weak penalties and each from the solution before (but
+    where y holds NaN, each anew). The mean score over the folds decides; among equals the strongest penalty. The fit to
+    all rows starts anew. To save it, `cv` must be an int or None and `scoring` a name or None: set_params will do.
 
     Parameters
     ----------
@@ -115,7 +132,8 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
         None and int as in scikit-learn: 5, or that many folds, stratified where y has one class per row.
     scoring : str, callable or None, default=None
         None: exact match. "log_prob": mean log-probability of the set (with NaN in y, of what is known of it), at least
-        log 1e-6 per row. Else a name that scikit-learn knows, or a function (estimator, X, y) -> float.
+        log 1e-6 per row. Else a name that scikit-learn knows, or a function (estimator, X, y) -> float, which gets
+        weights if it has an argument sample_weight.
     n_jobs : int, default=None
         Processes over folds in fit, as in joblib; threads over rows in predictions, as for MLRHClassifier.
     label_space, min_labels, max_labels, size_bias, l1_ratio, fit_intercept, solver, mm_step, tol, max_iter
@@ -291,8 +309,8 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
     def _gammas(self):
         gammas = list(self.gammas)
         for gamma in gammas:
-            if gamma not in ("scale", "auto") and not (isinstance(gamma, Real) and float(gamma) >= 0):
-                raise ValueError(f"gammas must hold numbers of at least 0, 'scale' or 'auto'; got {gamma!r}.")
+            if gamma not in ("scale", "auto") and not (isinstance(gamma, Real) and 0 <= float(gamma) < np.inf):
+                raise ValueError(f"gammas must hold finite numbers of at least 0, 'scale' or 'auto'; got {gamma!r}.")
         if not gammas:
             raise ValueError("gammas must hold at least one value; got none.")
         return gammas
@@ -303,19 +321,33 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
 
 def _grid(Cs):
     """The values of C in ascending order, floats."""
-    if isinstance(Cs, Integral):
+    if isinstance(Cs, Integral) and not isinstance(Cs, bool):
         return np.logspace(-4, 4, Cs).tolist()
-    values = np.sort(np.asarray(Cs, np.float64).ravel()).tolist()
+    values = np.asarray(Cs)
+    values = np.sort(values.ravel().astype(np.float64)).tolist() if values.dtype.kind in "iuf" else []
     if not values or not values[0] > 0 or np.isnan(values[-1]):
         raise ValueError(f"Cs must be a positive integer or positive numbers; got {Cs!r}.")
     return values
 
 
+def _check_scoring(scoring, form, Y):
+    if callable(scoring) or scoring == LOG_PROB:
+        return
+    if (Y == UNKNOWN).any():
+        raise ValueError(
+            f"With NaN in y nobody knows whether a set is right, as scoring={scoring!r} asks; use scoring='log_prob'."
+        )
+    if form.kind == "sets" and scoring is not None:
+        raise ValueError(
+            f"scoring={scoring!r} of scikit-learn takes no label sets; make an indicator matrix of them with "
+            "MultiLabelBinarizer, or use scoring='log_prob' or None."
+        )
+
+
 def _splits(cv, form, y, Y):
     """Pairs of training and held-out rows; classes are stratified, label sets can't be."""
-    is_one_class = form.is_one_class_per_row
-    splitter = check_cv(cv, np.asarray(y).ravel() if is_one_class else None, classifier=is_one_class)
-    return list(splitter.split(np.zeros(len(Y)), np.asarray(y).ravel() if is_one_class else None))
+    classes = y if form.is_one_class_per_row else None
+    return list(check_cv(cv, classes, classifier=form.is_one_class_per_row).split(np.zeros(len(Y)), classes))
 
 
 def _scorer(scoring):

@@ -27,7 +27,7 @@ def encode(y, *, partly_known=False):
     One class per row becomes one label per class, or a single label, the second class, where there are two. With
     partly_known, an indicator matrix may hold NaN or masked entries, which become UNKNOWN.
     """
-    y = _plain(_unmasked(y) if partly_known else y)
+    y = y if partly_known and _is_masked_matrix(y) else _plain(y)
     if sparse.issparse(y) and y.shape[1] > 0:
         targets = Targets("sparse", np.arange(y.shape[1]), dtype=str(y.dtype), container=type(y).__name__)
     elif hasattr(y, "columns"):
@@ -72,7 +72,6 @@ class Targets:
 
         With partly_known, NaN and masked entries of a matrix become UNKNOWN.
         """
-        y = _unmasked(y) if partly_known else y
         is_matrix = self.kind not in ("sets", "classes") and np.ndim(y) == 2
         plain = y if is_matrix or sparse.issparse(y) else _plain(y)
         if self.kind == "sets":
@@ -173,9 +172,8 @@ FORMS = {
 }
 
 
-def _unmasked(y):
-    """y, a masked matrix as one with NaN."""
-    return np.ma.filled(y.astype(np.float64), np.nan) if np.ma.is_masked(y) and y.ndim == 2 else y
+def _is_masked_matrix(y):
+    return np.ma.is_masked(y) and np.ndim(y) == 2 and np.shape(y)[1] > 1
 
 
 def _plain(y):
@@ -185,12 +183,13 @@ def _plain(y):
     if sparse.issparse(y) or (hasattr(y, "columns") and len(y.columns) != 1):
         return y
     if np.ma.is_masked(y):
-        raise ValueError("y must not have masked entries; drop these rows.")
+        raise ValueError("y must not have masked entries, unless it is a matrix of labels to fit to; drop these rows.")
     y = y.to_list() if hasattr(y, "to_list") else y  # a Series
     if not hasattr(y, "__len__") and not hasattr(y, "__array__"):
         raise ValueError(f"y must be a sequence, an array or a DataFrame; got a {type(y).__name__}.")
     values = _array(y)
     if values.ndim == 2 and values.shape[1] == 1 and not _looks_like_label_sets(y):
+        _check_column(values[:, 0])
         warnings.warn(
             "A column-vector y was passed when a 1d array was expected. Please change the shape of y to (n_samples,), "
             "for example using ravel().",
@@ -203,6 +202,15 @@ def _plain(y):
     if isinstance(rows, list):
         rows = [row.tolist() if isinstance(row, np.ndarray) and row.ndim == 1 else row for row in rows]
     return rows if _looks_like_label_sets(rows) else values
+
+
+def _check_column(values):
+    missing = [i for i, value in enumerate(values) if _is_missing(value)]
+    if missing:
+        raise ValueError(
+            f"A y of one column holds one class per row, and row {missing[0]} has none ({values[missing[0]]!r}). For "
+            "one label that is not known of every row, give y as a sparse matrix."
+        )
 
 
 def _array(y):
