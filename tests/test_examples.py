@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL_SIZES = {  # arguments of main that keep a run short
     "confidence.py": {"n_train": 300, "n_test": 400},
     "digits.py": {"n_train": 400, "n_test": 300},
+    "neural_network.py": {"n_train": 300, "n_test": 200, "n_seeds": 2, "n_epochs": 8},
     "questions.py": {"n_train": 400, "n_test": 200},
     "unknown_labels.py": {"n_train": 800, "n_test": 300},
 }
@@ -92,3 +93,10 @@ def test_isotonic_confidence_has_the_lower_calibration_error_in_the_confidence_e
 def test_fewer_answers_are_wrong_among_the_more_confident_in_the_confidence_example():
     shares = re.findall(r"^ +\d\.\d\d  (\d\.\d{3})   \d\.\d{3}$", output_of("confidence.py"), re.MULTILINE)
     assert len(shares) == 5 and float(shares[0]) < float(shares[2]) < float(shares[4])
+
+
+def test_only_answers_label_by_label_are_empty_in_the_table_of_the_neural_network():
+    lines = output_of("neural_network.py").splitlines()
+    empty = {line[:30].strip() for line in lines if " ± " in line and line.split()[-6] != "0.000"}
+    assert empty <= {"BCE, above 1/2", "MLRHLoss, for Hamming"}
+    assert "BCE, above 1/2" in empty

@@ -18,6 +18,17 @@ def test_the_examples_of_the_readme_print_what_it_says():
     assert results.failed == 0
 
 
+def test_the_torch_example_of_the_readme_runs():
+    (block,) = re.findall(
+        r"```python\n(import torch\n.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    names: dict = {}
+    exec(block, names)
+    sizes = names["sets"].sum(1)
+    assert names["network"].weight.grad.abs().max() > 0
+    assert names["sets"].shape == (256, 10) and sizes.min() >= 1
+
+
 def test_the_examples_of_the_page_on_unknown_labels_print_what_it_says():
     results = doctest.testfile(str(ROOT / "docs" / "unknown-labels.md"), module_relative=False)
     assert results.attempted > 4

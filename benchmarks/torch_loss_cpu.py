@@ -1,0 +1,81 @@
+"""Milliseconds of MLRHLoss on the CPU, forward and backward, beside BCEWithLogitsLoss on the same logits and targets.
+
+Run it with `python benchmarks/torch_loss_cpu.py [threads]`. The losses take turns, so that a busy machine slows both;
+each figure is the median of its turns. Logits are those of a network at the start (standard normal) and of a trained
+one (about -7, and 3 for the labels of the target). The gradients are checked before anything is timed.
+"""
+
+import statistics
+import sys
+import time
+
+import torch
+
+from mlrh.torch import CardinalitySpace, MLRHLoss
+
+N_LABELS, MAX_LABELS = 1024, 4
+TURNS = 41
+
+
+def main(n_threads=None):
+    torch.set_num_threads(n_threads or torch.get_num_threads())
+    print(f"{N_LABELS} labels, sets of 1 to {MAX_LABELS}, {torch.get_num_threads()} threads; ms, and ratio to BCE\n")
+    head = f"{'logits':<8} {'type':<9} {'rows':>5} {'BCE':>8} {'dense':>8} {'indices':>8}"
+    print(f"{head} {'dense/BCE':>10} {'indices/BCE':>12}")
+    for kind in ("start", "trained"):
+        for dtype in (torch.float32, torch.bfloat16):
+            for n_rows in (64, 256, 1024, 4096):
+                report(kind, dtype, n_rows)
+
+
+def report(kind, dtype, n_rows):
+    """Print a line of the table."""
+    logits, dense, indices = batch(kind, dtype, n_rows)
+    check(logits, dense, indices)
+    bce, of_dense, of_indices = medians(
+        (torch.nn.BCEWithLogitsLoss(), logits, dense),
+        (MLRHLoss(MAX_LABELS), logits, dense),
+        (MLRHLoss(MAX_LABELS, padding_index=-1), logits, indices),
+    )
+    name = str(dtype).removeprefix("torch.")
+    times = f"{bce:>8.2f} {of_dense:>8.2f} {of_indices:>8.2f}"
+    print(f"{kind:<8} {name:<9} {n_rows:>5} {times} {of_dense / bce:>10.2f} {of_indices / bce:>12.2f}", flush=True)
+
+
+def batch(kind, dtype, n_rows):
+    """Logits, and their targets as 0 and 1 in the type of the logits and as indices."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(n_rows, N_LABELS, generator=generator)
+    order = torch.rand(n_rows, N_LABELS, generator=generator).topk(MAX_LABELS, dim=1).indices
+    counts = torch.randint(1, MAX_LABELS + 1, (n_rows, 1), generator=generator)
+    indices = order.masked_fill(torch.arange(MAX_LABELS) >= counts, -1)
+    dense = torch.zeros(n_rows, N_LABELS + 1).scatter_(1, indices % (N_LABELS + 1), 1.0)[:, :N_LABELS]
+    if kind == "trained":
+        logits = torch.where(dense == 1, 3.0, 2 * logits - 7)
+    return logits.to(dtype).requires_grad_(), dense.to(dtype).contiguous(), indices
+
+
+def check(logits, dense, indices):
+    """Raise unless both forms of targets give marginals - targets, in float64 by the distribution."""
+    few = logits.detach()[:64].double()
+    expected = CardinalitySpace(N_LABELS, 1, MAX_LABELS).distribution(few).marginals() - dense[:64]
+    for criterion, targets in ((MLRHLoss(MAX_LABELS), dense), (MLRHLoss(MAX_LABELS, padding_index=-1), indices)):
+        (gradient,) = torch.autograd.grad(criterion(logits, targets), logits)
+        tolerance = 1e-6 if logits.dtype == torch.float32 else 5e-3
+        torch.testing.assert_close(gradient[:64].double() * len(logits), expected, rtol=0, atol=tolerance)
+
+
+def medians(*calls):
+    """Milliseconds of forward and backward of each (criterion, logits, targets), taking turns."""
+    seconds: list[list[float]] = [[] for _ in calls]
+    for _ in range(TURNS):
+        for own, (criterion, logits, targets) in zip(seconds, calls, strict=True):
+            logits.grad = None
+            begin = time.perf_counter()
+            criterion(logits, targets).backward()
+            own.append(time.perf_counter() - begin)
+    return [1e3 * statistics.median(own[1:]) for own in seconds]
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:2]))

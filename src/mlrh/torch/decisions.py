@@ -1,0 +1,183 @@
+"""From a distribution to label sets: the best prediction for a metric, batched over rows.
+
+The names are those of `mlrh.decisions`. Of equally good answers the smaller set and the lower label win, values that
+differ by 1e-13 of their magnitude being equal.
+"""
+
+from numbers import Integral
+
+import torch
+
+from mlrh.torch import general, ranking
+from mlrh.torch.recurrence import blocks, parts
+from mlrh.torch.scaled import join, over, zeros_like
+
+TIE = 1e-13
+
+
+def decide(distribution, decision="exact_match"):
+    """The best sets for a metric, (n_rows, n_labels), int8.
+
+    Parameters
+    ----------
+    distribution : LabelSetDistribution
+    decision : str, tuple or function
+        "exact_match": the most probable set, always a set of the label space. "hamming": every label with a marginal
+        above 1/2. "f1", "jaccard": the set with the highest expected F1 or Jaccard index of the row. ("top", k): the k
+        likeliest labels. A function f(tp, fp, fn) of integer tensors of one shape, the numbers of labels rightly in the
+        answer, wrongly in it and wrongly left out, which returns more for better: the set with the highest expectation.
+        It must never fall when a wrong label of the answer is swapped for a right one, f(tp + 1, fp, fn) >=
+        f(tp, fp + 1, fn + 1), which is checked. Answers for a metric are exact, in O(n_labels max_labels^2) per row but
+        for a logarithm.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from mlrh.torch import CardinalitySpace, decide
+    >>> d = CardinalitySpace(n_labels=3, min_labels=0, max_labels=2).distribution(torch.tensor([[0.2, -0.3, -4.0]]))
+    >>> decide(d, lambda tp, fp, fn: -(fp + 5 * fn)).tolist()  # to miss a label costs as much as five too many
+    [[1, 1, 0]]
+    """
+    if isinstance(decision, str) and decision in BY_NAME:
+        return BY_NAME[decision](distribution)
+    if isinstance(decision, tuple) and len(decision) == 2 and decision[0] == "top":
+        return _top(distribution, decision[1])
+    if callable(decision):
+        return _best(distribution, decision)
+    names = ", ".join(map(repr, sorted(BY_NAME)))
+    raise ValueError(f"decision must be one of {names}, ('top', k) or a function f(tp, fp, fn); got {decision!r}.")
+
+
+def _exact_match(distribution):
+    return distribution.mode()
+
+
+def _hamming(distribution):
+    return (distribution.marginals().detach() > 0.5).to(torch.int8)
+
+
+def _f1(distribution):
+    return _best(distribution, _f1_of_counts)
+
+
+def _jaccard(distribution):
+    return _best(distribution, _jaccard_of_counts)
+
+
+BY_NAME = {"exact_match": _exact_match, "hamming": _hamming, "f1": _f1, "jaccard": _jaccard}
+
+
+def _f1_of_counts(tp, fp, fn):
+    """2 tp / (2 tp + fp + fn), 1 for an empty answer to an empty truth."""
+    wrong = fp + fn
+    return torch.where(tp + wrong == 0, 1.0, 2.0 * tp / (2 * tp + wrong).clamp(min=1))
+
+
+def _jaccard_of_counts(tp, fp, fn):
+    """tp / (tp + fp + fn), 1 for an empty answer to an empty truth."""
+    total = tp + fp + fn
+    return torch.where(total == 0, 1.0, tp / total.clamp(min=1))
+
+
+def _top(distribution, k):
+    n_labels = distribution.space.n_labels
+    if not isinstance(k, Integral) or isinstance(k, bool) or not 0 <= int(k) <= n_labels:
+        raise ValueError(f"k must be an integer from 0 to the number of labels, {n_labels}; got {k!r}.")
+    order = ranking.by_score(distribution.scores.detach())
+    return ranking.first_of(order, torch.full((len(order),), int(k), device=order.device))
+
+
+def _best(distribution, metric):
+    """The m labels of highest score, for the m with the highest expected metric."""
+    scores = distribution.scores.detach()
+    space = distribution.space
+    table = _table(metric, space, scores.device)
+    order = ranking.by_score(scores)
+    descending = scores.gather(1, order).to(torch.float64)
+    log_weights = distribution._log_weights().detach().expand(len(scores), -1)
+    counts = torch.empty(len(scores), dtype=torch.int64, device=scores.device)
+    for rows in blocks(len(scores), space.n_labels * (space.max_labels + 1)):
+        for some, weights, size_weights in parts(descending[rows], log_weights[rows]):
+            values = _expected(weights, size_weights, table, space.n_labels)
+            near = TIE * values.abs().amax(0)
+            counts[rows][some] = (values >= values.amax(0) - near).to(torch.int8).argmax(0)
+    return ranking.first_of(order, counts)
+
+
+def _expected(weights, size_weights, table, n_labels):
+    """Expected metric (n_labels + 1, n_rows) of the answers made of the first m labels, m = 0, ..., n_labels.
+
+    The truth has t labels among the first m and r among the others with a probability proportional to
+    size_weights[t + r] e_t(first m) e_r(others), e the sums over sets.
+    """
+    degree = len(size_weights) - 1
+    backwards = torch.arange(n_labels, -1, -1)
+    prefix = _prefixes(weights[:n_labels], degree)
+    suffix = [c[backwards] for c in _prefixes(weights[backwards[1:]], degree)]
+    partition = general.total(general.size_sums([[c[-1:] for c in prefix]], size_weights))
+    values = torch.zeros((), dtype=torch.float64)
+    for (t, r), metric in table.items():
+        share = size_weights[t + r][None]
+        for factor in [c[k - 1] for c, k in ((prefix, t), (suffix, r)) if k > 0]:
+            share = share * factor
+        values = values + over(share, partition[None]) * metric[:, None]
+    return values
+
+
+def _prefixes(weights, degree):
+    """Coefficients of the products of the first m = 0, ..., n_labels polynomials, each a number (n_labels + 1, n_rows).
+
+    By doubling: after a step, product m is of the last `reach` polynomials up to m.
+    """
+    nothing = zeros_like(weights)
+    products = [weights, *[nothing] * (degree - 1)]
+    reach = 1
+    while reach < len(weights):
+        later, earlier = [c[reach:] for c in products], [c[:-reach] for c in products]
+        longer = general.product(earlier, later, degree)
+        products = [join(c[:reach], d) for c, d in zip(products, longer, strict=True)]
+        reach *= 2
+    return [join(nothing[:1], c) for c in products]
+
+
+def _table(metric, space, device):
+    """The metric by (tp, fn) for answers of m = 0, ..., n_labels labels, 0 where these counts can't occur; checked."""
+    sizes = torch.arange(space.n_labels + 1, device=device)
+    table = {
+        (t, j - t): _values(metric, t, j - t, sizes)
+        for j in range(space.min_labels, space.max_labels + 1)
+        for t in range(j + 1)
+    }
+    scale = max(float(values.abs().max()) for values in table.values())
+    for (t, r), right in table.items():
+        wrong = table.get((t - 1, r + 1))
+        possible = (sizes >= t) & (sizes + r + 1 <= space.n_labels)
+        if wrong is not None and (falls := possible & (right < wrong - 1e-12 * scale)).any():
+            m = int(falls.to(torch.int8).argmax())
+            raise ValueError(
+                "A metric f(tp, fp, fn) must never fall when a wrong label is swapped for a right one; got "
+                f"f{t, m - t, r} = {right[m]:g} below f{t - 1, m - t + 1, r + 1} = {wrong[m]:g}. If it is a loss, "
+                "return its negative."
+            )
+    return table
+
+
+def _values(metric, tp, fn, sizes):
+    possible = (sizes >= tp) & (sizes + fn < len(sizes))
+    m = sizes[possible]
+    found = metric(torch.full_like(m, tp), m - tp, torch.full_like(m, fn))
+    if not isinstance(found, torch.Tensor) or found.shape != m.shape:
+        got = f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+        raise ValueError(
+            f"A metric f(tp, fp, fn) must return a tensor of the shape of the counts, {tuple(m.shape)}; got {got}. "
+            "Write it with torch functions."
+        )
+    if not found.isfinite().all():
+        i = int(found.isfinite().to(torch.int8).argmin())
+        counts = (tp, int(m[i]) - tp, fn)
+        raise ValueError(
+            f"A metric f(tp, fp, fn) must be finite at all counts that can occur; got f{counts} = {found[i]}."
+        )
+    return torch.zeros(len(sizes), dtype=torch.float64, device=sizes.device).masked_scatter(
+        possible, found.to(torch.float64)
+    )

@@ -1,0 +1,284 @@
+"""The loss for training: -log P(label set) of logits, in place of BCEWithLogitsLoss."""
+
+from numbers import Integral
+
+import torch
+
+from mlrh.torch import operators
+from mlrh.torch.sizes import check_scores, check_size_bias, check_sizes, log_weights
+
+REDUCTIONS = ("mean", "none", "sum")
+
+
+class MLRHLoss(torch.nn.Module):
+    """-log P(label set) of logits (B, K): one exact joint model of all sets of min_labels to max_labels labels.
+
+    P(y) = exp(sum_k y_k logits_k + size_bias[|y|]) / Z. With min_labels=0 and max_labels=K this is BCEWithLogitsLoss
+    summed over labels, with both 1 it is CrossEntropyLoss; in between, the labels of a row compete. Costs
+    O(K * max_labels) per row.
+
+    The mean is over the B rows, not over the B * K entries as in BCEWithLogitsLoss: losses and gradients are about K
+    times as large, so divide a learning rate that was tuned for it (Adam and the like don't see the scale).
+
+    Parameters
+    ----------
+    max_labels : int
+        Largest size of a label set, for example the largest in training. At most K.
+    min_labels : int, default=1
+        Smallest size of a label set; 0 if a row may have no label.
+    size_bias : tensor or Parameter of shape (max_labels + 1,), or True, optional
+        Added to the score of a set of j labels; entries below min_labels don't matter. True makes a Parameter of zeros,
+        to be learned with the network: pass `loss.parameters()` to the optimizer too.
+    weight : tensor of shape (B,), optional
+        Weight of each row; `forward` takes one for its batch, too. Rows are weighted as a whole: there is no weight per
+        label (see `pos_weight`).
+    reduction : {"mean", "sum", "none"}, default="mean"
+        Over rows; "mean" divides by their number, also with weights.
+    padding_index : int, optional
+        Targets are label indices (B, P), filled up with this number, for example -1. By default targets are dense.
+    unobserved : bool, optional
+        Whether dense targets may hold NaN, for labels that nobody looked at. None: looked up in each batch on the CPU.
+        On a GPU and under torch.compile looking would mean waiting: set it to True there if targets hold NaN, which
+        otherwise make the loss NaN.
+    validate : bool, default=False
+        Raise where a target is outside the label space, and name the row, instead of an infinite loss. Waits for the
+        GPU; not for use under torch.compile.
+    pos_weight : None
+        Not offered, see Notes.
+
+    Notes
+    -----
+    `pos_weight` of BCEWithLogitsLoss multiplies the terms of one label. The likelihood of a whole set has no such
+    terms. What it is used for has other means here: weights of rows, or sampling of rows, against rare labels;
+    `mlrh.torch.decide` with costs of your own, a function f(tp, fp, fn), where missing a label costs more than a wrong
+    one; `size_bias` for the number of labels.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from mlrh.torch import MLRHLoss
+    >>> logits = torch.tensor([[2.0, 0.0, -1.0]], requires_grad=True)
+    >>> loss = MLRHLoss(max_labels=2)(logits, torch.tensor([[1.0, 0.0, 0.0]]))
+    >>> loss.backward()
+    >>> logits.grad  # marginals - targets
+    tensor([[-0.0903,  0.4553,  0.1796]])
+    """
+
+    def __init__(
+        self,
+        max_labels,
+        *,
+        min_labels=1,
+        size_bias=None,
+        weight=None,
+        reduction="mean",
+        padding_index=None,
+        unobserved=None,
+        validate=False,
+        pos_weight=None,
+    ):
+        super().__init__()
+        _check_options(min_labels, max_labels, reduction, padding_index, pos_weight)
+        self.min_labels, self.max_labels = min_labels, max_labels
+        self.reduction, self.padding_index = reduction, padding_index
+        self.unobserved, self.validate = unobserved, validate
+        self.size_bias: torch.Tensor | None
+        self.weight: torch.Tensor | None
+        _register(self, "size_bias", _initial_bias(size_bias, max_labels))
+        _register(self, "weight", weight)
+
+    def forward(self, logits, targets, weight=None):
+        """The loss of logits (B, K): a number, or (B,) with reduction="none"; see `mlrh_loss`."""
+        return mlrh_loss(
+            logits,
+            targets,
+            max_labels=self.max_labels,
+            min_labels=self.min_labels,
+            size_bias=self.size_bias,
+            weight=self.weight if weight is None else weight,
+            reduction=self.reduction,
+            padding_index=self.padding_index,
+            unobserved=self.unobserved,
+            validate=self.validate,
+        )
+
+    def extra_repr(self):
+        return f"max_labels={self.max_labels}, min_labels={self.min_labels}, reduction={self.reduction!r}"
+
+
+def mlrh_loss(
+    logits,
+    targets,
+    *,
+    max_labels,
+    min_labels=1,
+    size_bias=None,
+    weight=None,
+    reduction="mean",
+    padding_index=None,
+    unobserved=None,
+    validate=False,
+):
+    """-log P(targets) of logits (B, K): a number, or (B,) with reduction="none". Parameters as for `MLRHLoss`.
+
+    Dense targets (B, K) are 1 where a label is present, 0 where it is absent and, in floating point, NaN where that
+    is not known: then the loss is -log of the probability of all sets that agree with what is known. Index targets (B,
+    P) list the distinct labels of each row. A target outside the label space has infinite loss and a finite gradient,
+    so that one such row shows in the loss and doesn't spoil the network.
+
+    Computed in float32 at least, whatever the type of the logits; the loss is float64 for float64, else float32.
+    """
+    _check_options(min_labels, max_labels, reduction, padding_index, None)
+    _check_tensors(logits, targets, weight, padding_index)
+    check_sizes(min_labels, max_labels, logits.shape[1])
+    if size_bias is not None:
+        check_size_bias(size_bias, max_labels, logits.shape[1])
+    sizes = log_weights(logits, min_labels, max_labels, size_bias)
+    options = {"min_labels": min_labels, "biased": size_bias is not None}
+    if validate:
+        _validate_entries(targets, logits.shape[1], padding_index)
+    if padding_index is not None:
+        losses = _of_indices(logits, targets, sizes, padding_index, options)
+    elif _is_partial(targets, unobserved):
+        losses = _of_known(logits, targets, sizes, options)
+    else:
+        losses = operators.log_loss(logits, targets, sizes, **options)
+    if validate:
+        _validate_sizes(targets, losses, (min_labels, max_labels), padding_index)
+    return _reduced(losses if weight is None else _weighted(losses, weight), reduction)
+
+
+def _reduced(losses, reduction):
+    if reduction == "none":
+        return losses
+    return losses.mean() if reduction == "mean" else losses.sum()
+
+
+def _of_indices(logits, targets, sizes, padding_index, options):
+    if padding_index != -1:
+        targets = targets.masked_fill(targets == padding_index, -1)
+    return operators.log_loss(logits, targets, sizes, are_indices=True, **options)
+
+
+def _of_known(logits, targets, sizes, options):
+    """log Z - log Z(sets that agree with what is known), the latter by the labels that are not known."""
+    is_free, is_present = targets.isnan(), targets == 1
+    counts = is_present.sum(1).clamp(max=len(sizes))
+    shifted = torch.arange(len(sizes), device=sizes.device) + counts[:, None]
+    sizes_of_free = torch.nn.functional.pad(sizes, (0, len(sizes)), value=-torch.inf)[shifted]
+    free = logits.masked_fill(~is_free, -torch.inf)
+    consistent = operators.log_loss(free, None, sizes_of_free, min_labels=0)
+    present = torch.where(is_present, logits, 0.0).sum(1, dtype=consistent.dtype)
+    return operators.log_loss(logits, None, sizes, **options) - (present + consistent)
+
+
+def _is_partial(targets, unobserved):
+    """Whether targets have unobserved labels, as far as that is known or can be looked up without waiting."""
+    if unobserved is not None or not targets.is_floating_point():
+        return bool(unobserved) and targets.is_floating_point()
+    can_look = targets.device.type == "cpu" and not torch.compiler.is_compiling()
+    return can_look and bool(targets.sum().isnan())
+
+
+def _weighted(losses, weight):
+    """A row of weight 0 counts as absent, whatever its loss."""
+    weight = weight.to(losses.dtype)
+    return torch.where(weight == 0, 0.0, losses * weight)
+
+
+def _initial_bias(size_bias, max_labels):
+    if size_bias is None or size_bias is False:
+        return None
+    if size_bias is True:
+        return torch.nn.Parameter(torch.zeros(max_labels + 1))
+    size_bias = size_bias if isinstance(size_bias, torch.Tensor) else torch.as_tensor(size_bias, dtype=torch.float32)
+    check_size_bias(size_bias, max_labels)
+    return size_bias
+
+
+def _register(module, name, value):
+    if isinstance(value, torch.nn.Parameter):
+        module.register_parameter(name, value)
+    else:
+        module.register_buffer(name, value)
+
+
+def _check_options(min_labels, max_labels, reduction, padding_index, pos_weight):
+    check_sizes(min_labels, max_labels)
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction must be one of {', '.join(map(repr, REDUCTIONS))}; got {reduction!r}.")
+    if padding_index is not None and (not isinstance(padding_index, Integral) or isinstance(padding_index, bool)):
+        raise ValueError(
+            f"padding_index must be None or an integer that is no label, such as -1; got {padding_index!r}."
+        )
+    if pos_weight is not None:
+        raise ValueError(
+            "pos_weight must be None: the likelihood of a whole label set has no terms of single labels to weight. "
+            "Give rows a weight, sample rare labels more often, or decide by costs with mlrh.torch.decide."
+        )
+
+
+def _check_tensors(logits, targets, weight, padding_index):
+    check_scores(logits, "logits")
+    shape = tuple(logits.shape)
+    if padding_index is None and targets.shape != logits.shape:
+        raise ValueError(
+            f"Dense targets must have the shape of the logits, {shape}; got {tuple(targets.shape)}. Give label indices "
+            "with padding_index=-1."
+        )
+    if padding_index is not None and (targets.dim() != 2 or len(targets) != shape[0] or _is_no_index(targets)):
+        raise ValueError(
+            f"Index targets must be integers of shape ({shape[0]}, n); got {targets.dtype} of shape "
+            f"{tuple(targets.shape)}."
+        )
+    if weight is not None and weight.shape not in ((), (shape[0],)):
+        raise ValueError(
+            f"weight must have one entry per row, shape ({shape[0]},); got {tuple(weight.shape)}. Labels can't be "
+            "weighted in a joint model of the set; see the notes of MLRHLoss."
+        )
+
+
+def _is_no_index(targets):
+    return targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool
+
+
+def _validate_entries(targets, n_labels, padding_index):
+    if padding_index is None:
+        _validate_dense(targets, n_labels)
+    else:
+        _validate_indices(targets, n_labels, padding_index)
+
+
+def _validate_sizes(targets, losses, limits, padding_index):
+    """Raise for the first row whose target is no set of the label space: its loss is infinite."""
+    if losses.isposinf().any():
+        row = int(losses.isposinf().to(torch.int8).argmax())
+        count = (targets[row] == 1 if padding_index is None else targets[row] != padding_index).sum()
+        raise ValueError(
+            f"Every target must have {limits[0]} to {limits[1]} labels, min_labels to max_labels; row {row} has "
+            f"{int(count)}. Change these sizes or leave the row out."
+        )
+
+
+def _validate_dense(targets, n_labels):
+    bad = ~((targets == 0) | (targets == 1) | (targets != targets))
+    if bad.any():
+        row, column = divmod(int(bad.to(torch.int8).argmax()), n_labels)
+        raise ValueError(
+            f"Dense targets must be 0, 1 or, where unobserved, NaN; found {targets[row, column].item()} in row {row}, "
+            f"column {column}."
+        )
+
+
+def _validate_indices(targets, n_labels, padding_index):
+    is_label = targets != padding_index
+    ordered = torch.where(is_label, targets, n_labels + torch.arange(targets.shape[1], device=targets.device))
+    ordered = ordered.sort(1).values
+    repeated = (ordered[:, 1:] == ordered[:, :-1]).any(1)
+    bad = (is_label & ((targets < 0) | (targets >= n_labels))).any(1) | repeated
+    if bad.any():
+        row = int(bad.to(torch.int8).argmax())
+        raise ValueError(
+            f"Index targets must be distinct labels from 0 to {n_labels - 1}, filled up with {padding_index}; row "
+            f"{row} is {targets[row].tolist()}."
+        )

@@ -1,0 +1,254 @@
+"""Differentiable operators: the loss, marginals and probabilities of the sizes, for autograd, torch.compile and export.
+
+CUDA tensors go to the Triton kernels where these serve, all others to `recurrence`. First derivatives are kept or
+computed by the adjoint recurrence; second ones come from `curvature`. Third ones are not there.
+"""
+
+import importlib.util
+import os
+from contextlib import nullcontext
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from mlrh.torch import recurrence
+from mlrh.torch.curvature import curvature
+from mlrh.torch.recurrence import Targets
+
+
+def log_loss(scores, targets, log_weights, *, min_labels, are_indices=False, biased=True):
+    """-log P(targets) (n_rows,), the log-partition where targets is None; inf for a size that isn't admissible.
+
+    Parameters
+    ----------
+    scores : tensor of shape (n_rows, n_labels)
+    targets : tensor of shape (n_rows, n_labels) of 0 and 1, or (n_rows, n) of labels filled up with -1, or None
+    log_weights : tensor of shape (max_labels + 1,) or (n_rows, max_labels + 1), -inf for sizes not admissible
+    min_labels : int, below which log_weights of the first shape are -inf
+    are_indices : bool, whether targets are labels
+    biased : bool; False promises that the log-weights of admissible sizes are equal
+    """
+    if are_indices and targets.shape == scores.shape:
+        targets = torch.nn.functional.pad(targets, (0, 1), value=-1)  # can't be taken for a dense target
+    keep = torch.is_grad_enabled() and (scores.requires_grad or log_weights.requires_grad)
+    loss, _ = _log_loss(scores, targets, log_weights, min_labels, are_indices, biased, keep)
+    return loss
+
+
+def marginals(scores, log_weights, *, min_labels, biased=True):
+    """P(y_k = 1), (n_rows, n_labels), in the type of the scores."""
+    saved = _saved(scores, log_weights, min_labels, biased)
+    ones = scores.new_ones(scores.shape[0], dtype=recurrence.working_dtype(scores))
+    return _log_loss_gradient(scores, None, log_weights, saved, ones, min_labels, False, biased)
+
+
+def size_pmf(scores, log_weights, *, min_labels, biased=True):
+    """P(|y| = j) for j = 0, ..., max_labels, (n_rows, max_labels + 1)."""
+    return _size_pmf(scores, log_weights, _saved(scores, log_weights, min_labels, biased), min_labels, biased)
+
+
+def _saved(scores, log_weights, min_labels, biased):
+    with torch.no_grad():
+        return _log_loss(scores, None, log_weights, min_labels, False, biased, True)[1]
+
+
+@torch.library.custom_op("mlrh::log_loss", mutates_args=())
+def _log_loss(
+    scores: Tensor,
+    targets: Tensor | None,
+    log_weights: Tensor,
+    min_labels: int,
+    are_indices: bool,
+    biased: bool,
+    keep: bool,
+) -> tuple[Tensor, list[Tensor]]:
+    """Losses, and what the gradient needs: nothing where the choice of the path depends on the biases themselves."""
+    scores = scores.contiguous()
+    if not _may_use_kernels(scores, log_weights, min_labels):
+        with _full_precision(scores):
+            loss, kept = recurrence.forward(scores, _as_targets(targets, are_indices), log_weights, keep=keep)
+        return loss, list(kept)
+    loss, kept = _forward(scores, targets, log_weights, min_labels, are_indices, biased)[:2]
+    return loss, [] if biased else list(kept)
+
+
+@_log_loss.register_fake
+def _(scores, targets, log_weights, min_labels, are_indices, biased, keep):
+    loss = scores.new_empty(scores.shape[0], dtype=recurrence.working_dtype(scores))
+    if not _may_use_kernels(scores, log_weights, min_labels):
+        return loss, list(recurrence.empty_saved(scores, log_weights, keep=keep))
+    if biased:
+        return loss, []
+    kernels = _kernels()
+    return loss, list(kernels._saved(scores, kernels._Shape(scores, targets, log_weights, are_indices)))
+
+
+@torch.library.custom_op("mlrh::log_loss_gradient", mutates_args=())
+def _log_loss_gradient(
+    scores: Tensor,
+    targets: Tensor | None,
+    log_weights: Tensor,
+    saved: list[Tensor],
+    gradient: Tensor,
+    min_labels: int,
+    are_indices: bool,
+    biased: bool,
+) -> Tensor:
+    """Derivative in the scores of the losses times gradient (n_rows,): gradient (marginals - y)."""
+    scores, gradient = scores.contiguous(), gradient.contiguous()
+    by_kernels = _may_use_kernels(scores, log_weights, min_labels)
+    kept = tuple(saved)
+    if by_kernels and biased:
+        _, kept, by_kernels = _forward(scores, targets, log_weights, min_labels, are_indices, biased)
+    if by_kernels:
+        return _kernels().backward(scores, targets, log_weights, min_labels, kept, gradient, indices=are_indices)
+    with _full_precision(scores):
+        return recurrence.backward(scores, _as_targets(targets, are_indices), log_weights, kept, gradient)
+
+
+@_log_loss_gradient.register_fake
+def _(scores, targets, log_weights, saved, gradient, min_labels, are_indices, biased):
+    return torch.empty_like(scores, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("mlrh::size_pmf", mutates_args=())
+def _size_pmf(scores: Tensor, log_weights: Tensor, saved: list[Tensor], min_labels: int, biased: bool) -> Tensor:
+    """P(|y| = j), (n_rows, max_labels + 1)."""
+    scores = scores.contiguous()
+    by_kernels = _may_use_kernels(scores, log_weights, min_labels)
+    kept = tuple(saved)
+    if by_kernels and biased:
+        _, kept, by_kernels = _forward(scores, None, log_weights, min_labels, False, biased)
+    return (_kernels().size_pmf(kept) if by_kernels else kept[-1]).clone()
+
+
+@_size_pmf.register_fake
+def _(scores, log_weights, saved, min_labels, biased):
+    return scores.new_empty((scores.shape[0], log_weights.shape[-1]), dtype=recurrence.working_dtype(scores))
+
+
+@torch.library.custom_op("mlrh::curvature", mutates_args=())
+def _curvature(scores: Tensor, log_weights: Tensor, direction: Tensor, size_direction: Tensor) -> tuple[Tensor, Tensor]:
+    """Derivatives of marginals and size probabilities along directions of the scores and of the log-weights."""
+    with _full_precision(scores):
+        return curvature(scores, log_weights, direction, size_direction)
+
+
+@_curvature.register_fake
+def _(scores, log_weights, direction, size_direction):
+    dtype = recurrence.working_dtype(scores)
+    n_rows, n_labels = scores.shape
+    d_marginals = scores.new_empty((n_rows, n_labels), dtype=dtype)
+    return d_marginals, scores.new_empty((n_rows, log_weights.shape[-1]), dtype=dtype)
+
+
+def _keep_loss(ctx, inputs, output):
+    scores, targets, log_weights, ctx.min_labels, ctx.are_indices, ctx.biased, _ = inputs
+    ctx.set_materialize_grads(False)  # what is saved is an output, too: no zeros of its size for its gradient
+    ctx.save_for_backward(scores, targets, log_weights, *output[1])
+
+
+def _backward_of_loss(ctx, gradient, _):
+    if gradient is None:
+        return (None,) * 7
+    scores, targets, log_weights, *saved = ctx.saved_tensors
+    by_scores = by_log_weights = None
+    if ctx.needs_input_grad[0]:
+        by_scores = _log_loss_gradient(
+            scores, targets, log_weights, saved, gradient, ctx.min_labels, ctx.are_indices, ctx.biased
+        )
+    if ctx.needs_input_grad[2]:
+        pmf = _size_pmf(scores, log_weights, saved, ctx.min_labels, ctx.biased)
+        by_log_weights = (pmf - _counted(targets, ctx.are_indices, pmf)) * gradient[:, None]
+        by_log_weights = _summed_like(by_log_weights, log_weights)
+    return by_scores, None, by_log_weights, None, None, None, None
+
+
+def _keep_gradient(ctx, inputs, output):
+    scores, targets, log_weights, saved, gradient, ctx.min_labels, ctx.are_indices, ctx.biased = inputs
+    ctx.n_saved = len(saved)
+    ctx.save_for_backward(scores, targets, log_weights, gradient, *saved)
+
+
+def _backward_of_gradient(ctx, direction):
+    scores, targets, log_weights, gradient, *saved = ctx.saved_tensors
+    dtype = recurrence.working_dtype(scores)
+    scaled = direction.to(dtype) * gradient[:, None]
+    no_sizes = scores.new_zeros((scores.shape[0], log_weights.shape[-1]), dtype=dtype)
+    d_marginals, d_pmf = _curvature(scores, log_weights, scaled, no_sizes)
+    residual = _log_loss_gradient(
+        scores, targets, log_weights, saved, torch.ones_like(gradient), ctx.min_labels, ctx.are_indices, ctx.biased
+    )
+    by_gradient = (direction.to(dtype) * residual.to(dtype)).sum(1)
+    by_log_weights = _summed_like(d_pmf, log_weights)
+    return d_marginals.to(scores.dtype), None, by_log_weights, [None] * ctx.n_saved, by_gradient, None, None, None
+
+
+def _keep_sizes(ctx, inputs, output):
+    scores, log_weights, saved, _, _ = inputs
+    ctx.n_saved = len(saved)
+    ctx.save_for_backward(scores, log_weights)
+
+
+def _backward_of_sizes(ctx, direction):
+    scores, log_weights = ctx.saved_tensors
+    no_direction = torch.zeros_like(scores, dtype=recurrence.working_dtype(scores))
+    d_marginals, d_pmf = _curvature(scores, log_weights, no_direction, direction)
+    return d_marginals.to(scores.dtype), _summed_like(d_pmf, log_weights), [None] * ctx.n_saved, None, None
+
+
+_log_loss.register_autograd(_backward_of_loss, setup_context=_keep_loss)
+_log_loss_gradient.register_autograd(_backward_of_gradient, setup_context=_keep_gradient)
+_size_pmf.register_autograd(_backward_of_sizes, setup_context=_keep_sizes)
+
+
+def _forward(scores, targets, log_weights, min_labels, are_indices, biased):
+    """Losses, what their gradient needs, and whether it was the kernels that made them."""
+    if not biased or _kernels().usable(scores, log_weights, min_labels):
+        loss, saved = _kernels().forward(scores, targets, log_weights, min_labels, indices=are_indices)
+        return loss, saved, True
+    with _full_precision(scores):
+        loss, saved = recurrence.forward(scores, _as_targets(targets, are_indices), log_weights, keep=True)
+    return loss, saved, False
+
+
+def _may_use_kernels(scores, log_weights, min_labels):
+    """Whether the kernels serve unless the biases forbid it; known without waiting for the GPU."""
+    if log_weights.dim() > 1 or not (scores.is_cuda or os.environ.get("TRITON_INTERPRET") == "1") or not _has_triton():
+        return False
+    return _kernels().usable(scores, log_weights, min_labels, biased=False)
+
+
+def _full_precision(scores):
+    """Autocast off: it would round the products of float32 tensors. Where it is off already, that costs nothing."""
+    device = scores.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
+@cache
+def _has_triton():
+    return importlib.util.find_spec("triton") is not None
+
+
+def _kernels():
+    from mlrh.torch import kernels
+
+    return kernels
+
+
+def _as_targets(targets, are_indices):
+    return None if targets is None else Targets(targets, are_indices)
+
+
+def _counted(targets, are_indices, pmf):
+    """1 where a row's set has j labels, (n_rows, n_sizes); 0 where targets is None."""
+    if targets is None:
+        return 0.0
+    counts = Targets(targets, are_indices).counts(slice(None))
+    sizes = torch.arange(pmf.shape[1], device=pmf.device)
+    return (counts[:, None] == sizes).to(pmf.dtype)
+
+
+def _summed_like(by_row, log_weights):
+    return (by_row if log_weights.dim() > 1 else by_row.sum(0)).to(log_weights.dtype)

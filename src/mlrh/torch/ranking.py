@@ -1,0 +1,102 @@
+"""The most probable label sets, which need no partition: tensors in, tensors out, batched over rows.
+
+`log_weights` is (n_sizes,), -inf for a size that is not admissible. Ties: the lower label first, the smaller set first.
+"""
+
+import torch
+
+
+def by_score(scores):
+    """Labels of each row by falling score, (n_rows, n_labels)."""
+    return torch.sort(scores, dim=1, descending=True, stable=True).indices
+
+
+def first_of(order, counts):
+    """Sets of the first counts (n_rows,) labels of each row of order, int8."""
+    sets = torch.zeros(order.shape, dtype=torch.int8, device=order.device)
+    chosen = torch.arange(order.shape[1], device=order.device) < counts[:, None]
+    return sets.scatter_(1, order, chosen.to(torch.int8))
+
+
+def mode(scores, log_weights):
+    """The most probable sets, (n_rows, n_labels), int8: the j highest scores for the best size j."""
+    order = by_score(scores)
+    return first_of(order, mode_sizes(_in_order(scores, order, len(log_weights) - 1), log_weights))
+
+
+def mode_sizes(descending, log_weights):
+    """Sizes of the most probable sets, (n_rows,), from the highest scores (n_rows, max_labels).
+
+    A size is better than the best so far when the scores it adds and the change of bias sum to more than 0: no total is
+    formed in which a small score could drown.
+    """
+    bias = log_weights.to(torch.float64)
+    first = int((bias > -torch.inf).to(torch.int8).argmax())
+    best = torch.full(descending.shape[:1], first, device=descending.device)
+    gain = torch.zeros_like(best, dtype=torch.float64)
+    for j in range(first + 1, len(bias)):
+        gain = gain + descending[:, j - 1]
+        is_better = gain + (bias[j] - bias[best]) > 0
+        best, gain = torch.where(is_better, j, best), torch.where(is_better, 0.0, gain)
+    return best
+
+
+def top_sets(scores, log_weights, n):
+    """The n most probable sets (n_rows, n, n_labels), int8, best first, and whether there are as many (n_rows, n).
+
+    A set of j labels whose last rank is r is no better than the r + 1 - j sets that hold an unused earlier rank in its
+    place, so that only the first max_labels + n - 1 ranks matter. Going through them, the n best sets of each size are
+    kept: O(n_ranks) steps on tensors (n_rows, n_sizes, 2 n).
+    """
+    n_rows, n_labels = scores.shape
+    n_ranks = min(n_labels, len(log_weights) - 1 + n - 1)
+    order = by_score(scores)
+    descending = _in_order(scores, order, n_ranks)
+    lost, members = _best_of_each_size(descending, len(log_weights), n)
+    lost = lost + _lost_by_size(descending, log_weights)[:, :, None]
+    lost, index = torch.sort(lost.flatten(1), dim=1, stable=True)
+    index = index[:, :n, None].expand(-1, -1, n_ranks)
+    chosen = members.flatten(1, 2).gather(1, index)
+    exist = lost[:, :n].isfinite()
+    sets = torch.zeros((n_rows, n, n_labels), dtype=torch.int8, device=scores.device)
+    sets.scatter_(2, order[:, None, :n_ranks].expand(-1, n, -1), (chosen & exist[:, :, None]).to(torch.int8))
+    return sets, exist
+
+
+def _best_of_each_size(descending, n_sizes, n):
+    """What the n best sets of each size lack to the best one (n_rows, n_sizes, n), and their ranks as booleans.
+
+    The best set of i labels is the first i ranks, so that taking rank r as the i-th label loses the difference of the
+    scores of ranks i - 1 and r: no total is formed in which a small score could drown.
+    """
+    n_rows, n_ranks = descending.shape
+    lost = descending.new_full((n_rows, n_sizes, n), torch.inf)
+    lost[:, 0, 0] = 0.0
+    members = torch.zeros((n_rows, n_sizes, n, n_ranks), dtype=torch.bool, device=descending.device)
+    for r in range(n_ranks):
+        last = min(r + 1, n_sizes - 1)
+        steps = descending[:, :last] - descending[:, r : r + 1]
+        taken, with_r = lost[:, :last] + steps[:, :, None], members[:, :last].clone()
+        with_r[..., r] = True
+        both, index = torch.sort(torch.cat((lost[:, 1 : last + 1], taken), 2), dim=2, stable=True)
+        pool = torch.cat((members[:, 1 : last + 1], with_r), 2)
+        lost[:, 1 : last + 1] = both[:, :, :n]
+        members[:, 1 : last + 1] = pool.gather(2, index[:, :, :n, None].expand(-1, -1, -1, n_ranks))
+    return lost, members
+
+
+def _lost_by_size(descending, log_weights):
+    """What the best set of each size lacks to the mode, (n_rows, n_sizes); inf for a size that isn't admissible."""
+    bias = log_weights.to(torch.float64)
+    best = mode_sizes(descending, log_weights)[:, None]
+    sizes = torch.arange(len(bias), device=bias.device)
+    ranks = torch.arange(len(bias) - 1, device=bias.device)
+    dropped = (ranks >= sizes[:, None]) & (ranks < best[:, :, None])
+    added = (ranks >= best[:, :, None]) & (ranks < sizes[:, None])
+    signs = dropped.to(torch.float64) - added.to(torch.float64)
+    moved = (signs * descending[:, None, : len(bias) - 1]).sum(2)
+    return torch.where(bias > -torch.inf, moved + (bias[best] - bias), torch.inf)
+
+
+def _in_order(scores, order, n_ranks):
+    return scores.gather(1, order[:, :n_ranks]).to(torch.float64)

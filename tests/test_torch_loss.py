@@ -1,0 +1,284 @@
+"""MLRHLoss: equal to the NumPy side and to torch's own losses in the special cases, and clear about wrong targets."""
+
+import numpy as np
+import pytest
+import reference
+import torch
+from hypothesis import given, settings
+
+from mlrh import label_space
+from mlrh.torch import MLRHLoss, mlrh_loss
+
+NAN = float("nan")
+LOGITS = torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+SETS = torch.tensor(
+    [[1, 0, 0, 1, 0], [0, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 0, 1], [1, 0, 1, 0, 0], [0, 1, 1, 1, 0]]
+)
+INDICES = torch.tensor([[0, 3, -1], [-1, 1, -1], [2, 1, 0], [4, -1, -1], [0, 2, -1], [3, 1, 2]])
+SIZE_BIAS = torch.tensor([0.7, 0.3, -0.5, 0.2], dtype=torch.float64)
+
+
+def numpy_loss(logits, sets, min_labels, max_labels, size_bias=None):
+    n_labels = logits.shape[1]
+    if size_bias is not None:
+        size_bias = np.pad(size_bias.numpy(), (0, n_labels - max_labels))
+    space = label_space.CardinalitySpace(n_labels, min_labels, max_labels, size_bias)
+    return -space.distribution(logits.numpy()).log_prob(sets.numpy())
+
+
+@pytest.mark.parametrize("size_bias", [None, SIZE_BIAS])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64, torch.int8, torch.bool])
+def test_the_loss_equals_that_of_numpy_for_targets_of_any_type(dtype, size_bias):
+    losses = mlrh_loss(LOGITS, SETS.to(dtype), max_labels=3, size_bias=size_bias, reduction="none")
+    np.testing.assert_allclose(losses.numpy(), numpy_loss(LOGITS, SETS, 1, 3, size_bias), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("padding_index", [-1, 7])
+def test_index_targets_have_the_loss_and_gradient_of_dense_ones(dtype, padding_index):
+    targets = INDICES.masked_fill(INDICES == -1, padding_index).to(dtype)
+    by_index, dense = LOGITS.clone().requires_grad_(), LOGITS.clone().requires_grad_()
+    loss = mlrh_loss(by_index, targets, max_labels=3, padding_index=padding_index)
+    expected = mlrh_loss(dense, SETS, max_labels=3)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-14)
+    torch.testing.assert_close(by_index.grad, dense.grad, rtol=0, atol=1e-14)
+
+
+def test_index_targets_as_wide_as_the_logits_are_still_indices():
+    targets = torch.nn.functional.pad(INDICES, (0, 2), value=-1)
+    loss = mlrh_loss(LOGITS, targets, max_labels=3, padding_index=-1)
+    torch.testing.assert_close(loss, mlrh_loss(LOGITS, SETS, max_labels=3), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_all_sizes_give_bce_summed_over_labels(dtype):
+    logits = (3 * torch.randn(20, 12, generator=torch.Generator().manual_seed(1))).to(dtype).requires_grad_()
+    targets = (torch.rand(20, 12, generator=torch.Generator().manual_seed(2)) < 0.4).to(dtype)
+    loss = MLRHLoss(12, min_labels=0)(logits, targets)
+    expected = torch.nn.BCEWithLogitsLoss(reduction="none")(logits, targets).sum(1).mean()
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(loss, expected, rtol=0, atol=tolerance)
+    gradients = [torch.autograd.grad(value, logits)[0] for value in (loss, expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=tolerance)
+
+
+def test_one_label_per_row_gives_cross_entropy():
+    logits = torch.randn(20, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(3), requires_grad=True)
+    classes = torch.randint(12, (20,), generator=torch.Generator().manual_seed(4))
+    loss = MLRHLoss(1, padding_index=-1)(logits, classes[:, None])
+    expected = torch.nn.CrossEntropyLoss()(logits, classes)
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-13)
+    gradients = [torch.autograd.grad(value, logits)[0] for value in (loss, expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-14)
+
+
+def test_the_gradient_is_marginals_minus_targets():
+    logits = LOGITS.clone().requires_grad_()
+    mlrh_loss(logits, SETS, max_labels=3, reduction="sum").backward()
+    marginals = label_space.CardinalitySpace(5, 1, 3).distribution(LOGITS.numpy()).marginals()
+    np.testing.assert_allclose(logits.grad.numpy(), marginals - SETS.numpy(), rtol=0, atol=1e-12)
+
+
+PARTLY = torch.tensor(
+    [
+        [1.0, NAN, 0.0, NAN, NAN],
+        [NAN, NAN, NAN, NAN, NAN],
+        [1.0, 1.0, 1.0, NAN, NAN],
+        [0.0, 0.0, 0.0, 0.0, NAN],
+        [1.0, 0.0, 1.0, 0.0, 0.0],
+        [0.0, NAN, 0.0, 0.0, 0.0],
+    ],
+    dtype=torch.float64,
+)
+
+
+@pytest.mark.parametrize("size_bias", [None, SIZE_BIAS])
+def test_unobserved_labels_have_the_probability_of_all_sets_that_agree(size_bias):
+    losses = mlrh_loss(LOGITS, PARTLY, max_labels=3, size_bias=size_bias, reduction="none")
+    bias = None if size_bias is None else np.pad(size_bias.numpy(), (0, 2))
+    d = label_space.CardinalitySpace(5, 1, 3, bias).distribution(LOGITS.numpy())
+    np.testing.assert_allclose(losses.numpy(), -d.log_prob_of_known(PARTLY.numpy()), rtol=0, atol=1e-12)
+
+
+@given(case=reference.cases(reference.MODERATE))
+@settings(max_examples=60, deadline=None)
+def test_unobserved_labels_equal_the_sum_over_all_sets_that_agree(case):
+    enumeration = case.enumerate()
+    known = np.where(np.arange(len(case.scores)) % 2 == 0, enumeration.sets[-1], np.nan)
+    agree = ((enumeration.sets == known) | np.isnan(known)).all(1)
+    bias = None if case.size_bias is None else torch.tensor(case.size_bias)
+    sizes = {"min_labels": case.min_labels, "max_labels": case.max_labels, "size_bias": bias}
+    loss = mlrh_loss(torch.tensor(case.scores)[None], torch.tensor(known)[None], **sizes, unobserved=True)
+    assert loss.item() == pytest.approx(-np.log(enumeration.mean(agree)), rel=0, abs=1e-10)
+
+
+def test_unobserved_announced_without_any_changes_nothing():
+    targets = SETS.double()
+    loss = mlrh_loss(LOGITS, targets, max_labels=3, unobserved=True)
+    torch.testing.assert_close(loss, mlrh_loss(LOGITS, targets, max_labels=3), rtol=0, atol=1e-12)
+
+
+def test_unobserved_labels_denied_make_the_loss_nan():
+    assert mlrh_loss(LOGITS, PARTLY, max_labels=3, unobserved=False).isnan()
+
+
+@pytest.mark.parametrize("targets", [[[0.0, 0.0, 0.0]], [[1.0, 1.0, 1.0]], [[0.0, 0.0, NAN]], [[1.0, 1.0, 1.0]]])
+def test_a_target_outside_the_space_has_infinite_loss_and_a_finite_gradient(targets):
+    logits = torch.tensor([[0.5, -1.0, 2.0]], requires_grad=True)
+    targets = torch.tensor(targets)
+    min_labels = 2 if targets.isnan().any() else 1
+    loss = mlrh_loss(logits, targets, max_labels=2, min_labels=min_labels)
+    loss.backward()
+    assert loss.item() == torch.inf
+    assert logits.grad.isfinite().all()
+
+
+def test_reductions_are_over_rows():
+    losses = mlrh_loss(LOGITS, SETS, max_labels=3, reduction="none")
+    assert losses.shape == (6,)
+    torch.testing.assert_close(mlrh_loss(LOGITS, SETS, max_labels=3), losses.sum() / 6)
+    torch.testing.assert_close(mlrh_loss(LOGITS, SETS, max_labels=3, reduction="sum"), losses.sum())
+
+
+def test_a_weight_of_two_equals_the_row_twice_and_of_zero_its_absence():
+    weight = torch.tensor([2.0, 0.0, 1.0, 1.0, 0.0, 1.0])
+    rows = [0, 0, 2, 3, 5]
+    loss = MLRHLoss(3, reduction="sum", weight=weight)(LOGITS, SETS)
+    torch.testing.assert_close(loss, MLRHLoss(3, reduction="sum")(LOGITS[rows], SETS[rows]))
+    torch.testing.assert_close(MLRHLoss(3, reduction="sum")(LOGITS, SETS, weight), loss)
+
+
+def test_a_row_of_weight_zero_outside_the_space_changes_nothing():
+    sets = SETS.clone()
+    sets[1] = 0
+    logits = LOGITS.clone().requires_grad_()
+    loss = mlrh_loss(logits, sets, max_labels=3, weight=torch.tensor([1.0, 0, 1, 1, 1, 1]), reduction="sum")
+    loss.backward()
+    assert loss.isfinite()
+    assert (logits.grad[1] == 0).all()
+
+
+def test_the_mean_divides_by_the_number_of_rows_also_with_weights():
+    weight = torch.tensor([2.0, 0.0, 1.0, 1.0, 0.5, 1.0])
+    losses = mlrh_loss(LOGITS, SETS, max_labels=3, weight=weight, reduction="none")
+    torch.testing.assert_close(mlrh_loss(LOGITS, SETS, max_labels=3, weight=weight), losses.sum() / 6)
+
+
+def test_learned_size_bias_has_the_gradient_of_finite_differences():
+    loss = MLRHLoss(3, size_bias=torch.nn.Parameter(SIZE_BIAS.clone()))
+    loss(LOGITS, SETS).backward()
+    for j in range(4):
+
+        def moved(step, j=j):
+            bias = SIZE_BIAS.clone()
+            bias[j] += step
+            return mlrh_loss(LOGITS, SETS, max_labels=3, size_bias=bias).item()
+
+        assert loss.size_bias.grad[j].item() == pytest.approx(reference.central_difference(moved), abs=1e-9)
+
+
+def test_size_bias_true_is_a_parameter_of_zeros():
+    loss = MLRHLoss(3, size_bias=True)
+    assert [tuple(parameter.shape) for parameter in loss.parameters()] == [(4,)]
+    torch.testing.assert_close(loss(LOGITS, SETS), MLRHLoss(3)(LOGITS, SETS), rtol=0, atol=1e-12)
+
+
+def test_the_state_of_a_loss_can_be_saved_and_loaded():
+    loss = MLRHLoss(3, size_bias=torch.nn.Parameter(SIZE_BIAS.clone()))
+    other = MLRHLoss(3, size_bias=torch.nn.Parameter(torch.zeros(4, dtype=torch.float64)))
+    other.load_state_dict(loss.state_dict())
+    torch.testing.assert_close(other(LOGITS, SETS), loss(LOGITS, SETS), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("scale", [1e4, -1e4])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_loss_and_gradient_are_finite_at_logits_of_1e4(dtype, scale):
+    logits = (scale * torch.tensor([[1.0, 0.5, -0.3], [1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]])).to(dtype).requires_grad_()
+    targets = torch.tensor([[1, 0, 1], [1, 0, 0], [0, 1, 0]])
+    loss = mlrh_loss(logits, targets, max_labels=2)
+    loss.backward()
+    assert loss.isfinite()
+    assert logits.grad.isfinite().all()
+    assert logits.grad.dtype == dtype
+
+
+def test_an_empty_batch_has_an_empty_loss_and_gradient():
+    logits = torch.zeros(0, 4, requires_grad=True)
+    losses = mlrh_loss(logits, torch.zeros(0, 4), max_labels=2, reduction="none")
+    losses.sum().backward()
+    assert losses.shape == (0,)
+    assert logits.grad.shape == (0, 4)
+
+
+def test_logits_that_are_not_contiguous_give_the_same_loss_and_gradient():
+    wide = torch.randn(5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(5), requires_grad=True)
+    loss = mlrh_loss(wide.T, SETS, max_labels=3)
+    (gradient,) = torch.autograd.grad(loss, wide)
+    copy = wide.detach().T.contiguous().requires_grad_()
+    mlrh_loss(copy, SETS, max_labels=3).backward()
+    torch.testing.assert_close(gradient.T, copy.grad, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: MLRHLoss(3, pos_weight=torch.ones(5)), "pos_weight must be None: .* rows a weight"),
+        (lambda: MLRHLoss(3, reduction="avg"), "reduction must be one of .* got 'avg'"),
+        (lambda: MLRHLoss(1, min_labels=2), "0 <= min_labels <= max_labels; got min_labels=2, max_labels=1"),
+        (lambda: MLRHLoss(3, size_bias=torch.zeros(3)), r"max_labels \+ 1 = 4 entries"),
+        (lambda: MLRHLoss(3, padding_index=0.5), "padding_index must be None or an integer"),
+        (lambda: MLRHLoss(6)(LOGITS, SETS), "max_labels=6, n_labels=5"),
+        (lambda: MLRHLoss(3)(LOGITS, SETS[:, :4]), r"shape of the logits, \(6, 5\); got \(6, 4\). Give label indices"),
+        (
+            lambda: MLRHLoss(3, padding_index=-1)(LOGITS, SETS.double()),
+            r"integers of shape \(6, n\); got torch.float64",
+        ),
+        (lambda: MLRHLoss(3, weight=torch.ones(5))(LOGITS, SETS), r"one entry per row, shape \(6,\); got \(5,\)"),
+        (
+            lambda: MLRHLoss(3)(LOGITS[0], SETS[0]),
+            r"logits must be a floating point tensor of shape \(n_rows, n_labels\)",
+        ),
+        (lambda: MLRHLoss(3)(LOGITS[:, :0], SETS[:, :0]), "a column per label"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([1.0, 1.0, 1.0, 1.0, 0.0], "1 to 3 labels, min_labels to max_labels; row 2 has 4"),
+        ([0.0, 0.0, 0.0, 0.0, 0.0], "row 2 has 0"),
+        ([1.0, 0.5, 0.0, 0.0, 0.0], "0, 1 or, where unobserved, NaN; found 0.5 in row 2, column 1"),
+    ],
+)
+def test_validate_names_the_first_bad_row(row, message):
+    targets = SETS.double()
+    targets[2] = targets[4] = torch.tensor(row)
+    with pytest.raises(ValueError, match=message):
+        MLRHLoss(3, validate=True)(LOGITS, targets)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([1, 5, -1], "distinct labels from 0 to 4, filled up with -1; row 1 is"),
+        ([2, 2, -1], r"row 1 is \[2, 2, -1\]"),
+        ([-1, -1, -1], "row 1 has 0"),
+    ],
+)
+def test_validate_names_the_first_bad_row_of_index_targets(row, message):
+    targets = INDICES.clone()
+    targets[1] = torch.tensor(row)
+    logits = torch.nn.functional.pad(LOGITS, (0, 0))
+    with pytest.raises(ValueError, match=message):
+        MLRHLoss(3, validate=True, padding_index=-1)(logits, targets)
+
+
+def test_validate_lets_good_targets_pass():
+    loss = MLRHLoss(3, validate=True)(LOGITS, PARTLY)
+    torch.testing.assert_close(loss, MLRHLoss(3)(LOGITS, PARTLY), rtol=0, atol=0)
