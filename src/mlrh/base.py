@@ -7,18 +7,21 @@ import warnings
 from abc import abstractmethod
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
+from sklearn.callback import CallbackSupportMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight
 
-from mlrh import decisions, solvers, targets
+from mlrh import admissible, decisions, solvers, targets
+from mlrh.callbacks import Iterations
 from mlrh.knowledge import UNKNOWN
-from mlrh.label_space import CardinalitySpace, LabelSetDistribution, ObservedSpace
+from mlrh.label_space import CardinalitySpace, LabelSetDistribution
 from mlrh.objective import Objective
 from mlrh.separate import SeparateLabels
 
@@ -42,7 +45,7 @@ NOTED_OF_X = ("n_features_in_", "feature_names_in_")
 SOLVERS = {"mm": solvers.mm, "lbfgs": solvers.lbfgs, "newton-cg": solvers.newton_cg}
 
 
-class MLRHBase(ClassifierMixin, BaseEstimator):
+class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """Everything of the classifiers that does not depend on how scores come from X."""
 
     intercept_: np.ndarray
@@ -84,11 +87,15 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         self
         """
         problem = self._pose(X, y, sample_weight)
+        context = self._init_callback_context(max_subtasks=self.max_iter + 1)
+        told = {"X": X, "y": y, "metadata": None if sample_weight is None else {"sample_weight": sample_weight}}
+        context.call_on_fit_task_begin(estimator=self, **told)
         warm = self.warm_start and getattr(self, "_fitted_as", None) == problem.fitted_as
         earlier = self._earlier_scores(problem.X) if warm else None
         prepared = self._prepare(problem.X, problem.weights)
         start = None if earlier is None else (*self._project(prepared, earlier), self.label_space_)
-        self._settle(problem, prepared, start)
+        self._settle(problem, prepared, start, tell=(context, told))
+        context.call_on_fit_task_end(estimator=self, **told, reconstruction_attributes={})
         return self
 
     def _fit_path(self, X, y, Cs, sample_weight=None):
@@ -114,13 +121,15 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         _check_strength(self.C, weights)
         support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
         if len(support) < len(weights):
-            _check_any(support)
+            admissible.check_any(support)
             X, Y, weights = self._rows(X, support), Y[support], weights[support]
             form, Y = form.seen_in(Y)
-        _check_every_label_known(form, Y)
-        sizes = self._sizes(form, Y, support)
+        admissible.check_every_label_known(form.classes, Y)
+        sizes = admissible.ONE_CLASS[Y.shape[1] == 1]
+        if not form.is_one_class_per_row:
+            sizes = admissible.sizes(Y, support, self.min_labels, self.max_labels)
         all_sets = CardinalitySpace(Y.shape[1], *sizes, n_jobs=self.n_jobs)
-        space = _observed_space(Y, support) if self.label_space == "observed" else all_sets
+        space = admissible.observed_space(Y, support) if self.label_space == "observed" else all_sets
         if not form.is_one_class_per_row:
             decisions.check(self.decision, self.answer_sizes, space)
         self._warn_where_undetermined(form, Y, sizes)
@@ -128,22 +137,46 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         fitted_as = (noting.n_features_in_, form.classes.tolist(), *self._form_of_scores(support))
         return _Problem(X, Y, weights, support, form, sizes, space, noted, fitted_as)
 
-    def _settle(self, problem, prepared, start):
+    def _settle(self, problem, prepared, start, tell=None):
         """Solve and keep the fit; a fit that fails before leaves the one that was. Returns the start for another C.
 
-        An interrupted fit is kept for a warm start; the interrupt goes on either way.
+        An interrupted fit is kept for a warm start; the interrupt goes on either way. With tell, a callback context and
+        what its hooks get, callbacks hear of every iteration.
         """
         self._warn_of_rounding(prepared)
-        coef, mean_score, is_interrupted = self._solve(prepared.design, problem.space, problem.Y, start)
+        objective = Objective(
+            prepared.design, problem.space, problem.Y, alpha=1.0 / self.C, learn_bias=self._learns_bias
+        )
+        begin, is_interrupted = self._start(objective, problem, start)
+        iterations = None
+        if tell is not None and hasattr(self, "_skl_callbacks"):
+            context, told = tell
+            attributes_at = partial(self._attributes_at, problem, prepared, objective)
+            iterations = Iterations(self, context, told, attributes_at)
+        solution = self._minimise(objective, begin, 0 if is_interrupted else self.max_iter, iterations)
+        coef, mean_score = self._store(problem, prepared, objective, solution.parameters)
+        self.n_iter_, self.objective_, self.history_ = solution.n_iter, solution.value, np.array(solution.history)
+        if is_interrupted or solution.interrupted:
+            raise KeyboardInterrupt
+        return coef, mean_score, self.label_space_
+
+    def _store(self, problem, prepared, objective, parameters):
+        """Keep all that predictions need of a solver's parameters; returns coefficients and mean scores."""
+        coef, mean_score, bias = objective.split(objective.canonical(parameters))
         for name in NOTED_OF_X:
             self.__dict__.pop(name, None)
         self.__dict__.update(problem.noted)
+        self._keep_biases(problem.space, bias, prepared.design.X.dtype)
         self._keep(prepared, coef, mean_score)
         self._targets, self.classes_, self._fitted_as = problem.form, problem.form.classes, problem.fitted_as
         self.support_, (self.min_labels_, self.max_labels_) = problem.support, problem.sizes
-        if is_interrupted:
-            raise KeyboardInterrupt
-        return coef, mean_score, self.label_space_
+        return coef, mean_score
+
+    def _attributes_at(self, problem, prepared, objective, parameters):
+        """The attributes that a fit which ended at these parameters would have."""
+        other = copy(self)
+        other._store(problem, prepared, objective, parameters)
+        return {name: value for name, value in vars(other).items() if value is not vars(self).get(name, other)}
 
     def predict(self, X):
         """Label sets for the rows of X by the `decision`, in the form of the y of training."""
@@ -227,34 +260,12 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
     @abstractmethod
     def _scores(self, X): ...
 
-    def _sizes(self, form, Y, support):
-        """Smallest and largest admissible size; an error names the first row they exclude, by its place in support."""
-        if form.is_one_class_per_row:
-            return (0, 1) if Y.shape[1] == 1 else (1, 1)
-        present, possible = _size_ranges(Y)
-        smallest = int(present.min()) if self.min_labels == "auto" else self.min_labels
-        largest = int(present.max()) if self.max_labels == "auto" else self.max_labels
-        _check_sizes(present, possible, support, smallest, largest)
-        return smallest, largest
-
     def _warn_where_undetermined(self, form, Y, sizes):
         """Say once what the rows leave without a finite optimum; the objective's rules keep it finite."""
         if form.is_one_class_per_row:
             return
-        smallest, largest = sizes
-        problems = []
-        for value, state in ((0, "absent from"), (1, "present in")):
-            constant = np.flatnonzero(np.isin(Y, (value, UNKNOWN)).all(axis=0))
-            names = [repr(name) for name in form.classes[constant].tolist()]
-            if names:
-                more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-                problems.append(f"{state} every training row: label {', '.join(names[:10])}{more}")
-        seen = _possible_sizes(Y)
-        if len(seen) == 1 and smallest < largest and seen[0] in sizes:
-            problems.append(f"the only size of the training rows: {seen[0]}, at the limit of the admissible sizes")
-        absent = np.setdiff1d(np.arange(smallest, largest + 1), seen)
-        if self.size_bias and self.label_space == "cardinality" and len(absent):
-            problems.append(f"a bias to learn for a size that no training row has: {', '.join(map(str, absent))}")
+        learns_sizes = self.size_bias and self.label_space == "cardinality"
+        problems = admissible.undetermined(form.classes, Y, sizes, learns_sizes=learns_sizes)
         if problems:
             warnings.warn(
                 f"The training rows don't determine the model in full ({'; '.join(problems)}); a tiny penalty keeps it "
@@ -263,24 +274,20 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
                 stacklevel=5,
             )
 
-    def _solve(self, design, space, Y, start):
-        """Coefficients of the design's features, mean scores, and whether it was interrupted; keeps the biases.
+    def _start(self, objective, problem, start):
+        """Where the solver begins, and whether finding that was interrupted.
 
         The start is coefficients, mean scores and the space of an earlier fit, or None.
         """
-        objective = Objective(design, space, Y, alpha=1.0 / self.C, learn_bias=self._learns_bias)
-        begin, is_interrupted = objective.start(), False
-        if start is None and (Y == UNKNOWN).any():
-            coef, mean_score, is_interrupted = self._separate_fits(design, Y)
-            begin = objective.start_from(coef, mean_score, np.zeros(objective.n_biases))
-        elif start is not None:
+        if start is not None:
             coef, mean_score, earlier_space = start
+            space = objective.space
             bias = earlier_space.bias if space.has_sets_of(earlier_space) else np.zeros(space.n_biases)
-            begin = objective.start_from(coef, mean_score, bias)
-        solution = self._minimise(objective, begin, max_iter=0 if is_interrupted else self.max_iter)
-        coef, mean_score, bias = objective.split(objective.canonical(solution.parameters))
-        self._keep_biases(space, bias, design.X.dtype)
-        return coef, mean_score, is_interrupted or solution.interrupted
+            return objective.start_from(coef, mean_score, bias), False
+        if not (problem.Y == UNKNOWN).any():
+            return objective.start(), False
+        coef, mean_score, is_interrupted = self._separate_fits(objective.design, problem.Y)
+        return objective.start_from(coef, mean_score, np.zeros(objective.n_biases)), is_interrupted
 
     def _separate_fits(self, design, Y):
         """Coefficients and mean scores of one logistic regression per label, fitted to its known entries."""
@@ -291,33 +298,42 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         coef, mean_score, _ = objective.split(solution.parameters)
         return coef, mean_score, solution.interrupted
 
-    def _minimise(self, objective, start, *, max_iter):
-        """The solver's solution; keeps what it says of itself, and warns where it hasn't converged."""
+    def _minimise(self, objective, start, max_iter, iterations):
+        """The solver's solution; warns where it hasn't converged."""
         name = "lbfgs" if self.solver == "auto" else self.solver
         options = {"step": self.mm_step} if name == "mm" else {}
-        solution = SOLVERS[name](
-            objective, start, tol=self.tol, max_iter=max_iter, report=self._report(name), **options
-        )
+        if iterations is not None:
+            iterations.begin(start)
+        report = self._report(name, iterations)
+        solution = SOLVERS[name](objective, start, tol=self.tol, max_iter=max_iter, report=report, **options)
+        if iterations is not None:
+            iterations.close()
         self._raise_unless_kept(solution)
-        self.n_iter_, self.objective_, self.history_ = solution.n_iter, solution.value, np.array(solution.history)
-        if not solution.converged and not solution.interrupted and max_iter == self.max_iter:
+        if not (solution.converged or solution.interrupted or solution.stopped) and max_iter == self.max_iter:
             remedy = "Increase max_iter, scale the features (for example with StandardScaler), or lower C."
             if solution.n_iter < self.max_iter:
                 remedy = "Rounding errors allow no further decrease; increase tol."
             stop = f"solver {name!r} stopped after {solution.n_iter} iterations before reaching tol={self.tol:g}."
-            warnings.warn(f"{stop} {remedy}", ConvergenceWarning, stacklevel=6)
+            warnings.warn(f"{stop} {remedy}", ConvergenceWarning, stacklevel=5)
         return solution
 
     def _raise_unless_kept(self, solution):
         if solution.interrupted and not self.warm_start:
             raise KeyboardInterrupt
 
-    def _report(self, name):
-        if not self.verbose:
+    def _report(self, name, iterations=None):
+        """What a solver calls after each iteration: prints a line, tells the callbacks; whether one asks to stop."""
+        if not self.verbose and iterations is None:
             return None
 
-        def report(iteration, value, left):
-            print(f"[{type(self).__name__}] {name} iteration {iteration}: objective {value:.8g}, left {left:.2g}")
+        def report(iteration, value, left, parameters):
+            if self.verbose:
+                print(f"[{type(self).__name__}] {name} iteration {iteration}: objective {value:.8g}, left {left:.2g}")
+            if iterations is None:
+                return False
+            stop = iterations.end(parameters)
+            iterations.begin(parameters)
+            return stop
 
         return report
 
@@ -337,75 +353,8 @@ class MLRHBase(ClassifierMixin, BaseEstimator):
         return self.label_space == "observed" or self.size_bias
 
 
-def _canonical_sets(Y):
-    """The distinct rows of Y, smaller sets first, then those with lower labels: the order in which ties are broken."""
-    distinct = np.unique(Y, axis=0)[::-1]
-    return distinct[np.argsort(distinct.sum(axis=1, dtype=np.int64), kind="stable")]
-
-
 def _check_strength(C, weights):
     with np.errstate(over="ignore"):
         total = weights.sum()
     if not np.isfinite(1.0 / C) or not np.isfinite(total):
         raise ValueError(f"1 / C and the sum of sample_weight must be finite; got C={C} and {total}.")
-
-
-def _check_any(support):
-    if len(support) == 0:
-        raise ValueError("y must show a label of at least one row of positive weight; every entry is NaN or masked.")
-
-
-def _check_every_label_known(form, Y):
-    never = np.flatnonzero((Y == UNKNOWN).all(axis=0))
-    if len(never):
-        name = form.classes[never].tolist()[0]
-        raise ValueError(
-            f"Every label must be known, present or absent, in at least one row; label {name!r} is NaN or masked in "
-            "all of them. Leave its column out of y."
-        )
-
-
-def _observed_space(Y, support):
-    """The sets of the complete rows; an error names the first row that agrees with none, by its place in support."""
-    is_complete = (Y != UNKNOWN).all(axis=1)
-    if not is_complete.any():
-        raise ValueError(
-            "label_space='observed' takes its sets from the rows of y without NaN, and there are none; use "
-            "label_space='cardinality'."
-        )
-    space = ObservedSpace(_canonical_sets(Y[is_complete]))
-    fits = space.fits(Y)
-    if not fits.all():
-        raise ValueError(
-            f"With label_space='observed', every row of y must agree with the set of a complete row; row "
-            f"{support[np.argmin(fits)]} agrees with none, as do {len(fits) - fits.sum()} of {len(fits)} rows. Use "
-            "label_space='cardinality', or drop these rows."
-        )
-    return space
-
-
-def _size_ranges(Y):
-    """Numbers of labels that each row has at least, those known to be present, and at most, (n_samples,) each."""
-    return np.count_nonzero(Y == 1, axis=1), np.count_nonzero(Y != 0, axis=1)
-
-
-def _possible_sizes(Y):
-    """The sizes that some row can have, ascending."""
-    ranges = np.unique(np.stack(_size_ranges(Y), axis=1), axis=0)
-    return np.unique(np.concatenate([np.arange(low, high + 1) for low, high in ranges.tolist()]))
-
-
-def _check_sizes(present, possible, support, smallest, largest):
-    for counts, excluded, name, limit, needed in (
-        (possible, np.flatnonzero(possible < smallest), "min_labels", smallest, possible.min()),
-        (present, np.flatnonzero(present > largest), "max_labels", largest, present.max()),
-    ):
-        if len(excluded):
-            first = excluded[0]
-            has = "has" if present[first] == possible[first] else f"has at {'most' if counts is possible else 'least'}"
-            raise ValueError(
-                f"Row {support[first]} of y {has} {counts[first]} labels, which {name}={limit} excludes, as it does "
-                f"{len(excluded)} of {len(counts)} rows; set {name}={needed} or {name}='auto', or drop these rows."
-            )
-    if smallest > largest:
-        raise ValueError(f"min_labels must not exceed max_labels; got {smallest} and {largest}.")

@@ -92,7 +92,7 @@ class MLRHClassifier(MLRHBase):
     n_jobs : int, default=None
         Threads over rows in the cardinality space. None: all usable cores, 1 inside a joblib worker.
     verbose : int, default=0
-        1 prints a line per iteration.
+        1 prints a line per iteration. `set_callbacks` takes scikit-learn's callbacks, such as ProgressBar.
 
     Attributes
     ----------

@@ -71,7 +71,7 @@ class _Chosen(MLRHBase):
     def fit(self, X, y, sample_weight=None) -> Self:
         """Choose by cross validation, then fit to all rows; X, y and sample_weight as for the classifier itself.
 
-        Weights count in every fit and in every score.
+        Weights count in every fit and in every score. Callbacks hear of the fit to all rows.
         """
         Cs, gammas = _grid(self.Cs), list(self._gammas())
         X, y = indexable(X, y)
@@ -83,7 +83,8 @@ class _Chosen(MLRHBase):
         scores = self._scores_of_folds((X, y, weights), Cs, gammas, _splits(self.cv, form, y, Y))
         gamma, C = best_index(scores, decimals=DECIMALS)
         chosen = {} if gammas[gamma] is None else {"gamma": gammas[gamma]}
-        fitted = self._with_C(Cs[C], **chosen).fit(X, y, sample_weight)
+        fitted = self._with_C(Cs[C], **chosen).set_callbacks(*getattr(self, "_skl_callbacks", ()))
+        fitted.fit(X, y, sample_weight)
         self._take_over(fitted)
         self.Cs_, self.C_, self.best_score_ = np.array(Cs), Cs[C], float(scores[:, gamma, C].mean())
         self._keep_scores(scores, gammas[gamma])
@@ -106,7 +107,7 @@ class _Chosen(MLRHBase):
         """Hold what the fitted classifier holds, in place of an earlier fit's."""
         for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
             delattr(self, name)
-        for name in vars(fitted).keys() - fitted.get_params().keys():
+        for name in vars(fitted).keys() - fitted.get_params().keys() - {"_skl_callbacks"}:
             setattr(self, name, getattr(fitted, name))
 
     def _with_C(self, C, **changes):

@@ -24,7 +24,8 @@ class Solution:
     """Where a solver stopped: parameters, value and gradient length there, and how it came about.
 
     `gradient_norm` is sqrt(2 * estimated decrease left / scale); `history` holds the value at the start and after
-    every iteration. `interrupted` says that a KeyboardInterrupt ended it, after the last complete iteration.
+    every iteration. `interrupted` says that a KeyboardInterrupt ended it, after the last complete iteration, `stopped`
+    that its report asked for it.
     """
 
     parameters: np.ndarray
@@ -34,6 +35,7 @@ class Solution:
     converged: bool
     history: tuple
     interrupted: bool = False
+    stopped: bool = False
 
 
 def mm(objective, start, *, tol, max_iter, step="safe", report=None):
@@ -190,9 +192,9 @@ class _Progress:
 
 def _iterate(objective, state, propose, move, solve, *, tol, max_iter, report):
     """The solution that `_advance` comes to, or came to before it was interrupted."""
-    progress, interrupted = _Progress(state), False
+    progress, interrupted, stopped = _Progress(state), False, False
     try:
-        _advance(progress, objective, propose, move, solve, tol=tol, max_iter=max_iter, report=report)
+        stopped = _advance(progress, objective, propose, move, solve, tol=tol, max_iter=max_iter, report=report)
     except KeyboardInterrupt:
         interrupted = True
     state, n_iter = progress.reached
@@ -204,11 +206,15 @@ def _iterate(objective, state, propose, move, solve, *, tol, max_iter, report):
         converged=bool(progress.left <= tol * objective.scale) and not interrupted,
         history=tuple(progress.history[: n_iter + 1]),
         interrupted=interrupted,
+        stopped=stopped,
     )
 
 
 def _advance(progress, objective, propose, move, solve, *, tol, max_iter, report):
     """Propose and move until the rule is met, the iterations are used up, or rounding allows no further step.
+
+    Or until report(iteration, value, share left, parameters), called after every iteration, returns True: then it
+    returns True, too.
 
     propose(state, history) gives a direction and the solver's own estimate of the decrease left; move(state, direction)
     gives the state that follows, or None. With solve, an estimate that is small enough is checked by the quadratic
@@ -227,13 +233,13 @@ def _advance(progress, objective, propose, move, solve, *, tol, max_iter, report
                 correction *= decrease / left
                 direction, left = step, decrease
         progress.left = left
-        if report is not None and n_iter > 0:
-            report(n_iter, state.value, left / objective.scale)
+        if report is not None and n_iter > 0 and report(n_iter, state.value, left / objective.scale, state.parameters):
+            return True
         if left <= enough or n_iter >= max_iter or stalled >= PATIENCE:
-            return
+            return False
         following = move(state, direction)
         if following is None:
-            return
+            return False
         gained = state.value - following.value > objective.rounding_error(state.value)
         stalled = 0 if gained or following.left < 0.95 * smallest else stalled + 1
         smallest = smallest if stalled else following.left
