@@ -1,0 +1,248 @@
+"""The Triton kernels in Triton's interpreter, against the NumPy side.
+
+The interpreter must be chosen before Triton is imported, so this file also is a script: it computes all cases in a
+process of its own, once, and the tests look at what came out.
+"""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mlrh.label_space import CardinalitySpace
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+MODEL_EXAMPLE = [[1e5, 500.0, 500.3, 499.0, -1e5]]
+
+
+def make_cases():
+    """Inputs of `forward` by name; chunk is the number of labels that one program reads."""
+    rng = np.random.default_rng(0)
+
+    def normal(n_rows, n_labels, scale=1.0, shift=0.0):
+        return scale * rng.standard_normal((n_rows, n_labels)) + shift
+
+    spike = normal(6, 30)
+    spike[:, 3] = 200
+    rising = np.r_[0, np.arange(6) * 2.5 + [0, 1, -1, 0.5, 0, 2]]
+    cases = {
+        "normal scores": case(normal(5, 50), 1, 4),
+        "few likely labels": case(normal(9, 50, 2, -5), 1, 4),
+        "many labels in a set": case(normal(2, 60, 3), 1, 9),
+        "float64": case(normal(4, 40, 3), 1, 4, dtype=torch.float64),
+        "bfloat16": case(normal(4, 40, 3), 1, 4, dtype=torch.bfloat16),
+        "float16": case(normal(4, 40, 3), 1, 4, dtype=torch.float16),
+        "scores of +-1e4": case(1e4 * np.sign(normal(9, 40)), 1, 4),
+        "the example of two scales": case(np.array(MODEL_EXAMPLE), 1, 3),
+        "equal scores": case(np.full((3, 20), 5.0), 1, 3),
+        "one label dominates": case(spike, 1, 4),
+        "one label dominates, three wanted": case(spike - 300, 3, 4),
+        "all sizes": case(normal(7, 6), 0, 6),
+        "one size": case(normal(7, 9), 3, 3),
+        "all labels": case(normal(7, 4), 4, 4),
+        "one label": case(normal(7, 1), 0, 1),
+        "softmax": case(normal(7, 33, 3), 1, 1),
+        "size bias": case(normal(6, 30, 2, -2), 1, 6, size_bias=rising),
+        "chunks": case(normal(4, 100), 1, 4, chunk=32),
+        "chunks, few likely labels": case(normal(3, 90, 3, -5), 1, 4, chunk=32),
+        "chunks, +-1e4": case(1e4 * np.sign(normal(5, 90)), 1, 4, chunk=32),
+        "chunks, all below": case(normal(2, 100, 9, -50), 3, 4, chunk=32),
+        "chunks, last one of four": case(normal(1, 100, 30, -40), 5, 5, chunk=32),
+    }
+    listed = {f"{name}, listed": as_listed(cases[name]) for name in ("normal scores", "chunks", "one label dominates")}
+    alone = {f"{name}, no targets": cases[name] | {"targets": None} for name in ("few likely labels", "chunks")}
+    kinds = {f"{dtype} targets": dtype for dtype in (torch.bool, torch.int64, torch.uint8)}
+    typed = {name: cases["chunks"] | {"targets": cases["chunks"]["targets"].to(dtype)} for name, dtype in kinds.items()}
+    return cases | listed | alone | typed
+
+
+def case(scores, min_labels, max_labels, *, size_bias=None, dtype=torch.float32, chunk=4096):
+    log_weights = np.zeros(max_labels + 1) if size_bias is None else np.array(size_bias)
+    log_weights[:min_labels] = -np.inf
+    return {
+        "scores": torch.tensor(scores).to(dtype),
+        "targets": torch.tensor(draw_sets(*scores.shape, min_labels, max_labels)),
+        "log_weights": torch.tensor(log_weights),
+        "min_labels": min_labels,
+        "chunk": chunk,
+        "grad": torch.linspace(0.5, 2, len(scores)),
+    }
+
+
+def draw_sets(n_rows, n_labels, min_labels, max_labels):
+    rng = np.random.default_rng(1)
+    sizes = rng.integers(min_labels, max_labels + 1, n_rows)
+    return np.array([rng.permutation(np.arange(n_labels) < size) for size in sizes], np.float32)
+
+
+def as_listed(one):
+    width = int(one["targets"].sum(1).max()) + 1
+    rows = [row.nonzero()[:, 0].tolist() for row in one["targets"]]
+    return one | {"targets": torch.tensor([[*row, *[-1] * (width - len(row))] for row in rows])}
+
+
+CASES = make_cases()
+
+
+def compute(cases):
+    """Loss, gradient and size probabilities by the kernels, for each case."""
+    from mlrh.torch import kernels
+
+    results = {}
+    for name, one in cases.items():
+        kernels.CHUNK = one["chunk"]
+        inputs = [one[key] for key in ("scores", "targets", "log_weights", "min_labels")]
+        before = [value.clone() for value in inputs[:3] if value is not None]
+        loss, saved = kernels.forward(*inputs)
+        gradient = kernels.backward(*inputs, saved, one["grad"].to(loss.dtype))
+        after = [value for value in inputs[:3] if value is not None]
+        unchanged = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        pmf = kernels.size_pmf(saved)
+        results[name] = {"loss": loss, "gradient": gradient, "pmf": pmf, "unchanged": unchanged}
+    return results
+
+
+def compute_outside():
+    """Losses and gradients of sets that no size allows, and of a target that isn't known."""
+    from mlrh.torch import kernels
+
+    log_weights = torch.tensor([-torch.inf, 0.0, 0.0])
+    dense = torch.zeros(4, 8)
+    dense[1, :3], dense[2, 5], dense[3, 1] = 1, 1, torch.nan
+    listed = torch.tensor([[-1, -1, -1], [0, 1, 2], [5, -1, -1], [0, -1, -1]])
+    found = {}
+    for name, targets in {"dense": dense, "listed": listed}.items():
+        loss, saved = kernels.forward(outside_scores(), targets, log_weights, 1)
+        gradient = kernels.backward(outside_scores(), targets, log_weights, 1, saved, torch.ones(()).expand(4))
+        found[name] = {"loss": loss, "gradient": gradient}
+    return found
+
+
+def outside_scores():
+    return torch.linspace(-2, 2, 32).reshape(4, 8)
+
+
+def compute_public():
+    """The loss that users call and its gradients, by logits and by size_bias."""
+    from mlrh.torch import mlrh_loss
+
+    one = CASES["one size"]
+    logits, size_bias = one["scores"].clone().requires_grad_(), torch.linspace(-1, 2, 4).requires_grad_()
+    loss = mlrh_loss(logits, one["targets"], max_labels=3, size_bias=size_bias)
+    plain = mlrh_loss(logits, one["targets"], max_labels=3)
+    (loss + plain).backward()
+    return {"loss": loss.detach(), "plain": plain.detach(), "logits": logits.grad, "size_bias": size_bias.grad}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    path = tmp_path_factory.mktemp("kernels") / "results.pt"
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    subprocess.run([sys.executable, "-W", "error::RuntimeWarning", __file__, str(path)], env=environment, check=True)
+    return torch.load(path)
+
+
+def exact(one):
+    """Log-partition, marginals and size probabilities by the NumPy side."""
+    log_weights, scores = one["log_weights"].numpy(), one["scores"].double().numpy()
+    size_bias = np.zeros(scores.shape[1] + 1)
+    size_bias[: len(log_weights)] = np.where(np.isfinite(log_weights), log_weights, 0)
+    space = CardinalitySpace(scores.shape[1], one["min_labels"], len(log_weights) - 1, size_bias)
+    distribution = space.distribution(scores)
+    pmf = distribution.cardinality_pmf()[:, : len(log_weights)]
+    return distribution.log_partition(), distribution.marginals(), pmf
+
+
+def dense_targets(one):
+    """Targets as (B, K) of 0 and 1; zeros where there are none."""
+    scores, targets = one["scores"], one["targets"]
+    if targets is None or targets.shape == scores.shape:
+        return np.zeros(scores.shape) if targets is None else targets.double().numpy()
+    return np.array([np.isin(np.arange(scores.shape[1]), row) for row in targets.numpy()], float)
+
+
+def tolerance(one):
+    return 1e-10 if one["scores"].dtype == torch.float64 else 5e-7
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_losses_equal_those_of_the_numpy_side(results, name):
+    one, sets = CASES[name], dense_targets(CASES[name])
+    expected = exact(one)[0]
+    if one["targets"] is not None:
+        sizes = sets.sum(axis=1).astype(int)
+        expected = expected - (sets * one["scores"].double().numpy()).sum(axis=1) - one["log_weights"].numpy()[sizes]
+    np.testing.assert_allclose(results[name]["loss"], expected, rtol=tolerance(one), atol=tolerance(one))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_marginals_less_targets_of_the_numpy_side(results, name):
+    one = CASES[name]
+    expected = one["grad"].double().numpy()[:, None] * (exact(one)[1] - dense_targets(one))
+    found, dtype = results[name]["gradient"], one["scores"].dtype
+    assert found.dtype == dtype
+    unit = torch.finfo(dtype).eps if dtype.itemsize == 2 else 0
+    np.testing.assert_allclose(found.double(), expected, rtol=unit, atol=tolerance(one))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_size_probabilities_equal_those_of_the_numpy_side(results, name):
+    np.testing.assert_allclose(results[name]["pmf"], exact(CASES[name])[2], atol=tolerance(CASES[name]))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_inputs_stay_as_they_are(results, name):
+    assert results[name]["unchanged"]
+
+
+@pytest.mark.parametrize("kind", ["dense", "listed"])
+def test_a_set_of_no_admissible_size_has_infinite_loss_and_a_finite_gradient(results, kind):
+    found = results["outside"][kind]
+    assert found["loss"].isinf().tolist() == [True, True, False, False]
+    marginals = CardinalitySpace(8, 1, 2).distribution(outside_scores().numpy()).marginals()
+    expected = marginals[:3] - np.array([[0] * 8, [1, 1, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0]])
+    np.testing.assert_allclose(found["gradient"][:3], expected, atol=1e-6)
+
+
+def test_an_unknown_target_shows_as_nan(results):
+    assert results["outside"]["dense"]["loss"].isnan().tolist() == [False, False, False, True]
+
+
+def test_the_public_loss_is_the_same_with_and_without_the_kernels(results):
+    found, expected = results["public"], compute_public()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def test_biases_far_from_a_line_are_left_to_the_recurrence():
+    from mlrh.torch import kernels
+
+    scores, line = torch.zeros(2, 9), torch.tensor([-torch.inf, 0.0, 50.0, 100.0])
+    assert kernels.usable(scores, line, 1)
+    assert not kernels.usable(scores, line + torch.tensor([0.0, 0.0, 5.0, 0.0]), 1)
+
+
+def test_what_the_kernels_cannot_hold_is_left_to_the_recurrence():
+    from mlrh.torch import kernels
+
+    assert kernels.usable(torch.zeros(2, 50), torch.zeros(33), 0)
+    assert not kernels.usable(torch.zeros(2, 50), torch.zeros(34), 0)
+    assert not kernels.usable(torch.zeros(0, 50), torch.zeros(5), 0)
+    assert not kernels.usable(torch.zeros(2, 50, dtype=torch.int64), torch.zeros(5), 0)
+
+
+def test_without_biases_the_choice_reads_no_values():
+    from mlrh.torch import kernels
+
+    unreadable = torch.zeros(5, device="meta")
+    assert kernels.usable(torch.zeros(2, 50, device="meta"), unreadable, 0, biased=False)
+    with pytest.raises(NotImplementedError):
+        kernels.usable(torch.zeros(2, 50, device="meta"), unreadable, 0)
+
+
+if __name__ == "__main__":
+    torch.save(compute(CASES) | {"outside": compute_outside(), "public": compute_public()}, sys.argv[1])
