@@ -36,32 +36,34 @@ def scenes(tmp_path_factory):
 
 @contextlib.contextmanager
 def tagging(scenes, folder, *options):
-    """The running command and its port; what is left of it is killed."""
+    """The running command and its port and token; what is left of it is killed."""
     command = [sys.executable, "-m", "mlrh", "tag", str(scenes / "model.mlrh"), *options, "--no-browser"]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     try:
         said = process.stderr.readline() + process.stderr.readline()
-        found = re.search(r"The page is at http://127\.0\.0\.1:(\d+)/", said)
+        found = re.search(r"The page is at http://127\.0\.0\.1:(\d+)/\?token=([\w-]+)", said)
         assert found, said
         process.said = said
-        yield process, int(found[1])
+        yield process, (int(found[1]), found[2])
     finally:
         process.kill()
         process.wait()
         process.stderr.close()
 
 
-def ask(port, path, body=None):
+def ask(page, path, body=None):
+    port, token = page
     connection = HTTPConnection("127.0.0.1", port, timeout=20)
     content = None if body is None else json.dumps({"order": "file", **body})
-    connection.request("POST" if body else "GET", path, content, {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+    connection.request("POST" if body else "GET", path, content, headers)
     answer = json.loads(connection.getresponse().read())
     connection.close()
     return answer
 
 
-def click(port, row, label, value):
-    return ask(port, "/api/decide", {"row": row, "label": label, "value": value})
+def click(page, row, label, value):
+    return ask(page, "/api/decide", {"row": row, "label": label, "value": value})
 
 
 def failure(capsys, monkeypatch, *arguments):
@@ -76,11 +78,12 @@ def failure(capsys, monkeypatch, *arguments):
 
 
 def test_clicks_survive_a_kill_and_the_same_command_goes_on(scenes, tmp_path):
-    rows = str(scenes / "test.csv")
-    with tagging(scenes, tmp_path, rows) as (process, port):
-        assert "Decisions are saved in test-confirmed.csv." in process.said
-        click(port, 4, "digit 2", 1)
-        answer = click(port, 4, "digit 5", 0)
+    rows, decisions = tmp_path / "test.csv", tmp_path / "test-confirmed.csv"
+    rows.write_bytes((scenes / "test.csv").read_bytes())
+    with tagging(scenes, scenes, str(rows)) as (process, page):
+        assert process.said.startswith(f"Decisions are saved in {decisions}.\n")
+        click(page, 4, "digit 2", 1)
+        answer = click(page, 4, "digit 5", 0)
         process.send_signal(signal.SIGKILL)
         process.wait()
     model = persistence.load(scenes / "model.mlrh")
@@ -88,19 +91,52 @@ def test_clicks_survive_a_kill_and_the_same_command_goes_on(scenes, tmp_path):
     known[3, 2], known[3, 5] = 1, 0
     expected = model.distribution(TEST).condition(known)
     np.testing.assert_allclose([label["marginal"] for label in answer["labels"]], expected.marginals()[3], rtol=1e-9)
-    np.testing.assert_array_equal(known_of(tmp_path / "test-confirmed.csv", 15, TRAIN.label_names), known)
-    assert [path.name for path in tmp_path.iterdir()] == ["test-confirmed.csv"]
-    with tagging(scenes, tmp_path, rows) as (process, port):
-        again = ask(port, "/api/row?row=4")
+    np.testing.assert_array_equal(known_of(decisions, 15, TRAIN.label_names), known)
+    assert {path.name for path in tmp_path.iterdir()} == {"test.csv", "test-confirmed.csv"}
+    with tagging(scenes, tmp_path, "test.csv") as (process, page):
+        assert process.said.startswith(f"Going on from 1 decided row in {decisions}, where decisions are saved.\n")
+        again = ask(page, "/api/row?row=4")
         assert again["labels"] == answer["labels"] and again["n_touched"] == 1
-        click(port, 5, "digit 0", 1)
+        click(page, 5, "digit 0", 1)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=20) == 130
         left = process.stderr.read()
     sentence = "what was decided is in test-confirmed.csv, and the same command goes on from there."
     assert left.strip() == f"Stopped; {sentence}"
     known[4, 0] = 1
-    np.testing.assert_array_equal(known_of(tmp_path / "test-confirmed.csv", 15), known)
+    np.testing.assert_array_equal(known_of(decisions, 15), known)
+
+
+def one_decision(server):
+    """What `run` does where a person decides one label and stops."""
+    server.session.decide(3, "digit 1", 1)
+    server.server_close()
+    raise KeyboardInterrupt
+
+
+def test_two_files_of_the_same_name_have_their_own_decisions_and_never_those_of_the_other(
+    scenes, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(serving, "run", one_decision)
+    for name, rows in (("a", TEST), ("b", TEST.rows(np.arange(15)[::-1]))):
+        Path(name).mkdir()
+        write(rows, Path(name, "new.csv"))
+        command = ["tag", str(scenes / "model.mlrh"), f"{name}/new.csv", "--no-browser"]
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 130 and f"in {name}/new-confirmed.csv, and" in result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
+    told = failure(capsys, monkeypatch, *command[:2], "a/new.csv", "-o", "b/new-confirmed.csv", "--no-browser")
+    assert "b/new-confirmed.csv, line 2: the decisions are about other rows: 1 of 1 have other features" in told
+
+
+def test_the_same_rows_in_another_format_are_the_same_rows(scenes, tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "run", one_decision)
+    for name in ("new.csv", "new.arff", "new.csv.gz"):
+        write(TEST, tmp_path / name)
+        result = CliRunner().invoke(app, ["tag", str(scenes / "model.mlrh"), str(tmp_path / name), "--no-browser"])
+        assert result.exit_code == 130, result.stderr
+    assert "Going on from 1 decided row" in result.stderr
 
 
 def test_rows_of_standard_input_are_tagged_into_the_file_that_is_named(scenes, tmp_path, monkeypatch):

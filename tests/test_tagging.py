@@ -1,13 +1,9 @@
-"""What a person decides about labels: exact answers after every decision, undo, what is impossible, and the file."""
+"""What a person decides about labels: exact answers after every decision, undo, and what is impossible."""
 
-import csv
-import doctest
-import re
+import json
 import threading
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import reference
 from scipy import sparse
@@ -15,10 +11,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from mlrh.data import DataError
 from mlrh.label_space import CardinalitySpace, ObservedSpace
-from mlrh.tagging import known_of
 from mlrh.tagging.features import SHOWN, Features
 from mlrh.tagging.session import BRIEF, Session
-from mlrh.tagging.store import Store
 
 NAN = np.nan
 NAMES = list("abcdef")
@@ -164,6 +158,48 @@ def test_what_can_not_be_kept_does_not_hold():
         assert session.row(1) == before
 
 
+@pytest.mark.parametrize("n_labels, is_beyond", [(20, False), (900, False), (1100, True)])
+def test_a_row_of_any_entropy_has_an_answer_that_json_can_hold(n_labels, is_beyond):
+    space = CardinalitySpace(n_labels, 0, n_labels)
+    session = Session(space.distribution(np.zeros((1, n_labels))), list(map(str, range(n_labels))), sizes=(0, n_labels))
+    answer = session.decide(1, "0", 1)
+    json.dumps(answer, allow_nan=False)
+    assert answer["entropy"] == pytest.approx((n_labels - 1) * np.log(2))
+    expected = None if is_beyond else pytest.approx(2.0 ** (n_labels - 1), rel=1e-9)
+    assert answer["effective_sets"] == expected
+
+
+def test_of_sizes_that_are_all_improbable_those_that_matter_are_shown():
+    weights = np.array(
+        [-np.sum(np.log(np.arange(1100, 1100 - size, -1) / np.arange(1, size + 1))) for size in range(1101)]
+    )
+    space = CardinalitySpace(1100, 0, 1100, weights)  # every size is as probable as any other
+    session = Session(space.distribution(np.zeros((1, 1100))), list(map(str, range(1100))), sizes=(0, 1100))
+    sizes = session.row(1)["sizes"]
+    np.testing.assert_allclose([size["probability"] for size in sizes], np.full(1101, 1 / 1101), rtol=1e-6)
+
+
+def test_nothing_is_kept_of_a_change_whose_answer_fails():
+    kept, fails = [], [False]
+
+    def features(index):
+        if fails[0]:
+            raise ArithmeticError("no answer")
+        return []
+
+    session = session_of(CASES["plain"][0], features=features, keep=lambda *change: kept.append(change))
+    session.decide(1, "a", 1)
+    before = session.row(1)
+    changes = (lambda: session.decide(1, "b", 1), lambda: session.accept(1), lambda: session.clear(1), session.undo)
+    for change in changes:
+        fails[0] = True
+        with pytest.raises(ArithmeticError):
+            change()
+        fails[0] = False
+        assert len(kept) == 1 and session.row(1) == before
+    assert np.isnan(session.known()[1:]).all() and session.undo()["n_touched"] == 0
+
+
 def test_rows_by_uncertainty_have_falling_entropies_and_lead_to_each_other():
     case = CASES["size_bias"]
     session = session_of(case[0])
@@ -300,124 +336,3 @@ def test_missing_values_are_left_out_and_a_constant_column_has_no_deviation(form
     shown = {feature["name"]: feature["deviation"] for feature in Features(X, ["a", "b", "c"])(0)}
     assert shown == {"a": pytest.approx(-2 / np.std([1, 2, 6])), "c": None}
     assert Features(X, ["a", "b", "c"])(1)[0]["deviation"] == pytest.approx(1.0)
-
-
-# The file
-
-
-def kept(path, *changes, names=("happy", "sad; blue", 'a "b"'), n_rows=5):
-    store = Store(path, names, n_rows)
-    for row, values in changes:
-        store.keep(row, np.array(values, float))
-    return store
-
-
-def test_the_file_holds_what_was_kept_and_gives_it_back(tmp_path):
-    path = tmp_path / "confirmed.csv"
-    kept(path, (4, [1, NAN, 0]), (2, [NAN, 0, NAN]), (4, [1, 1, 0]))
-    with path.open(newline="") as file:
-        assert list(csv.reader(file)) == [
-            ["row", "happy", "sad; blue", 'a "b"'],
-            ["2", "", "0", ""],
-            ["4", "1", "1", "0"],
-        ]
-    expected = np.full((5, 3), NAN)
-    expected[1, 1], expected[3] = 0, [1, 1, 0]
-    np.testing.assert_array_equal(known_of(path, 5), expected)
-    np.testing.assert_array_equal(kept(path).known, expected)
-    frame = pd.read_csv(path, index_col="row").reindex(range(1, 6))
-    np.testing.assert_array_equal(frame.to_numpy(float), expected)
-
-
-@pytest.mark.parametrize("name", ["confirmed.csv", "confirmed.csv.gz"])
-def test_a_store_goes_on_from_the_file_of_another(tmp_path, name):
-    kept(tmp_path / name, (1, [1, NAN, NAN]))
-    kept(tmp_path / name, (3, [0, NAN, NAN]))
-    np.testing.assert_array_equal(known_of(tmp_path / name, 3)[:, 0], [1, NAN, 0])
-
-
-def test_a_row_that_is_open_again_leaves_the_file(tmp_path):
-    kept(tmp_path / "c.csv", (1, [1, NAN, NAN]), (2, [1, 1, NAN]), (1, [NAN] * 3))
-    assert [line.split(",")[0] for line in (tmp_path / "c.csv").read_text().splitlines()] == ["row", "2"]
-
-
-def test_a_file_that_pandas_wrote_again_is_read(tmp_path):
-    kept(tmp_path / "c.csv", (1, [1, NAN, 0]), (4, [1, 1, 0]))
-    before = known_of(tmp_path / "c.csv", 5)
-    pd.read_csv(tmp_path / "c.csv").to_csv(tmp_path / "c.csv", index=False)
-    assert "1.0" in (tmp_path / "c.csv").read_text()
-    np.testing.assert_array_equal(known_of(tmp_path / "c.csv", 5), before)
-
-
-def test_what_another_program_wrote_is_not_overwritten(tmp_path):
-    path = tmp_path / "c.csv"
-    one, other = kept(path, (1, [1, NAN, NAN])), kept(path, (2, [1, NAN, NAN]))
-    with pytest.raises(DataError, match="was changed by another program"):
-        one.keep(3, np.array([1.0, NAN, NAN]))
-    other.keep(4, np.array([1.0, NAN, NAN]))
-    np.testing.assert_array_equal(known_of(path, 5)[:, 0], [1, 1, NAN, 1, NAN])
-
-
-def test_a_file_that_was_removed_is_written_again_as_a_whole(tmp_path):
-    path = tmp_path / "c.csv"
-    store = kept(path, (1, [1, NAN, NAN]))
-    path.unlink()
-    store.keep(2, np.array([0.0, NAN, NAN]))
-    np.testing.assert_array_equal(known_of(path, 2)[:, 0], [1, 0])
-
-
-def test_a_link_stays_one_and_what_it_points_to_is_replaced(tmp_path):
-    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
-    kept(tmp_path / "link.csv", (1, [1, NAN, NAN]))
-    assert (tmp_path / "link.csv").is_symlink()
-    assert known_of(tmp_path / "real.csv", 1)[0, 0] == 1
-
-
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("row,happy,sad\n", "line 1: the columns must be row and the labels 'a', 'b'; found 'row', 'happy', 'sad'"),
-        ("row,b,a\n", "the columns must be row and the labels 'a', 'b'"),
-        ("a,b\n1,1\n", "the columns must be row"),
-        ("my notes", "the columns must be row"),
-        ("\n\n", "has no header"),
-        ("row,a,b\n1,1,0\n4,1,0\n", "line 3: rows must be different numbers from 1 to 3, .*; found 4"),
-        ("row,a,b\n0,1,0\n", "line 2: rows must be .* found 0"),
-        ("row,a,b\n1,1,0\n1,1,0\n", "line 3: rows must be .* found 1 twice"),
-        ("row,a,b\n1,1\n", "line 2: found 2 cells where the header names 3 columns"),
-        ("row,a,b\nfirst,1,0\n", "line 2: column row must hold whole numbers; found 'first'"),
-        ("row,a,b\n\n1,1,yes\n", "line 3: column 'b' must hold 1, 0 or nothing; found 'yes'"),
-        ('row,a,b\n1,"1,0\n', "can't be split into cells"),
-    ],
-)
-def test_a_file_that_holds_something_else_is_refused_in_one_sentence_and_stays(tmp_path, text, words):
-    path = tmp_path / "c.csv"
-    path.write_text(text)
-    with pytest.raises(DataError, match=words) as refusal:
-        Store(path, ["a", "b"], 3)
-    assert str(path) in str(refusal.value) and "\n" not in str(refusal.value)
-    assert path.read_text() == text
-
-
-def test_known_of_refuses_a_file_that_is_not_there_or_has_no_labels(tmp_path):
-    with pytest.raises(DataError, match="no such file"):
-        known_of(tmp_path / "absent.csv", 3)
-    (tmp_path / "c.csv").write_text("row\n1\n")
-    with pytest.raises(DataError, match="must be row and one column per label"):
-        known_of(tmp_path / "c.csv", 3)
-
-
-def test_an_empty_file_is_a_start_from_nothing_and_another_suffix_is_refused(tmp_path):
-    (tmp_path / "c.csv").touch()
-    assert np.isnan(Store(tmp_path / "c.csv", ["a"], 2).known).all()
-    with pytest.raises(DataError, match=r"choose a name that ends in \.csv"):
-        Store(tmp_path / "c.parquet", ["a"], 2)
-
-
-def test_the_example_of_the_page_in_the_docs_prints_what_it_says(tmp_path, monkeypatch):
-    page = Path(__file__).parents[1] / "docs" / "tagging.md"
-    (table,) = re.findall(r"```csv\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    (tmp_path / "confirmed.csv").write_text(table)
-    monkeypatch.chdir(tmp_path)
-    results = doctest.testfile(str(page), module_relative=False)
-    assert (results.failed, results.attempted) == (0, 9)

@@ -1,5 +1,6 @@
-"""The page's server asked over real HTTP, what it refuses, and how it is started from Python."""
+"""The page's server asked over real HTTP, and what it refuses."""
 
+import contextlib
 import json
 import re
 import socket
@@ -9,21 +10,12 @@ from http.client import HTTPConnection
 from importlib.resources import files
 
 import numpy as np
-import pandas as pd
 import pytest
-from samples import make_multilabel
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
-from mlrh import MLRHClassifier
-from mlrh.automatic import choose
-from mlrh.data import MultilabelData
 from mlrh.experiments.style import LIGHT, page_css
 from mlrh.label_space import CardinalitySpace
-from mlrh.tagging import known_of, serve
-from mlrh.tagging import serving as serving_module
+from mlrh.tagging import known_of
 from mlrh.tagging.server import ACTIONS, TaggingServer
-from mlrh.tagging.serving import make_session
 from mlrh.tagging.session import Session
 from mlrh.tagging.store import Store
 
@@ -38,27 +30,35 @@ PAGE = files("mlrh.tagging")
 @pytest.fixture
 def store(tmp_path):
     (tmp_path / "place").mkdir()
-    return Store(tmp_path / "place" / "c.csv", NAMES, 6)
+    return Store(tmp_path / "place" / "c.csv", NAMES, [letter * 10 for letter in "abcdef"])
 
 
 @pytest.fixture
 def server(store):
     session = Session(DISTRIBUTION, NAMES, sizes=(1, 2), keep=store.keep)
-    server = TaggingServer(session, about={"name": "songs", "output": str(store.path)})
+    with running(TaggingServer(session, about={"name": "songs", "output": str(store.path), "n_resumed": 3})) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running(server):
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def ask(server, method, path, body=None, headers=None):
-    """Status, headers and content of one request; a body that isn't text is sent as JSON."""
+    """Status, headers and content of one request with the token; a body that isn't text is sent as JSON."""
+    headers = {"Authorization": f"Bearer {server.token}", **(headers or {})}
     connection = HTTPConnection(*server.server_address, timeout=10)
     content = body if body is None or isinstance(body, str) else json.dumps(body)
     try:
-        connection.request(method, path, content, (JSON if content is not None else {}) | (headers or {}))
+        connection.request(method, path, content, (JSON if content is not None else {}) | headers)
         response = connection.getresponse()
         return response.status, response.headers, response.read().decode()
     finally:
@@ -111,7 +111,7 @@ def test_the_session_tells_names_sizes_and_the_file(server, store):
     overview = get(server, "/api/session")
     assert overview["label_names"] == NAMES
     assert (overview["n_rows"], overview["min_labels"], overview["max_labels"]) == (6, 1, 2)
-    assert (overview["name"], overview["output"]) == ("songs", str(store.path))
+    assert (overview["name"], overview["output"], overview["n_resumed"]) == ("songs", str(store.path), 3)
 
 
 def test_every_click_is_in_the_file_when_it_is_answered(server, store):
@@ -210,6 +210,41 @@ def test_what_is_wrong_is_told_in_one_sentence_and_changes_nothing(
     assert not store.path.exists() and np.isnan(server.session.known()).all()
 
 
+@pytest.mark.parametrize(
+    "given", ["", "Bearer ", "Bearer wrong", "Bearer {}x", "{}", "Basic {}", "bearer {}", "Bearer é"]
+)
+@pytest.mark.parametrize(
+    "method, path", [("GET", "/api/session"), ("GET", "/api/row?row=1"), ("POST", "/api/decide"), ("GET", "/api/no")]
+)
+def test_who_does_not_know_the_token_learns_and_changes_nothing(server, store, method, path, given):
+    headers = {"Authorization": given.format(server.token).encode()}
+    status, _, content = ask(server, method, path, DECIDE if method == "POST" else None, headers)
+    assert status == 403
+    assert json.loads(content)["error"].startswith("The token is missing or wrong; open the address that the program")
+    assert not store.path.exists() and np.isnan(server.session.known()).all()
+
+
+def test_the_token_is_no_part_of_what_everybody_can_load_and_no_two_are_the_same(server):
+    for path in server.pages:
+        status, headers, content = ask(server, "GET", path, None, {"Authorization": ""})
+        assert status == 200 and server.token not in content + str(headers)
+        assert "Set-Cookie" not in headers
+    other = TaggingServer(server.session)
+    other.server_close()
+    assert other.token != server.token and len(server.token) == 32
+
+
+def test_a_row_of_very_many_sets_is_answered_and_saved(tmp_path):
+    names = list(map(str, range(1100)))
+    store = Store(tmp_path / "c.csv", names, ["abcdefghij"])
+    space = CardinalitySpace(1100, 0, 1100)
+    session = Session(space.distribution(np.zeros((1, 1100))), names, sizes=(0, 1100), keep=store.keep)
+    with running(TaggingServer(session)) as server:
+        answer = click(server, 1, "7", 1)
+    assert answer["effective_sets"] is None and answer["entropy"] == pytest.approx(1099 * np.log(2))
+    assert known_of(store.path, 1)[0, 7] == 1
+
+
 def test_a_request_that_is_no_http_is_told_so_in_one_sentence(server):
     with socket.create_connection(server.server_address, timeout=10) as connection:
         connection.sendall(b"GET / HTTP/9.9.9 \xff\r\n\r\n")
@@ -260,7 +295,7 @@ def test_a_browser_that_goes_away_leaves_no_trace_in_the_terminal(server, capfd)
 
 def test_the_server_listens_on_this_machine_only(server):
     assert server.server_address[0] == "127.0.0.1"
-    assert server.address == f"http://127.0.0.1:{server.server_address[1]}/"
+    assert server.address == f"http://127.0.0.1:{server.server_address[1]}/?token={server.token}"
 
 
 def test_a_port_that_is_taken_is_one_sentence(server):
@@ -293,129 +328,3 @@ def test_the_page_has_the_colours_of_the_report_and_no_others():
     server = TaggingServer(session)
     server.server_close()
     assert server.pages["/page.css"][1].decode() == page_css() + own
-
-
-# From Python
-
-
-def fitted():
-    X, Y = make_multilabel(80)
-    return MLRHClassifier().fit(X, Y), X
-
-
-def test_serve_returns_what_was_decided_until_the_interrupt(monkeypatch, tmp_path):
-    classifier, X = fitted()
-    told = []
-
-    def person(server):
-        server.session.decide(2, "rock", 1)
-        server.session.decide(80, "jazz", 0)
-        server.server_close()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(serving_module, "run", person)
-    names = ["rock", "jazz", "folk", "soul"]
-    options = {"label_names": names, "output": tmp_path / "c.csv", "open_browser": False, "tell": told.append}
-    known = serve(classifier, X, **options)
-    expected = np.full((80, 4), NAN)
-    expected[1, 0], expected[79, 1] = 1, 0
-    np.testing.assert_array_equal(known, expected)
-    np.testing.assert_array_equal(known_of(tmp_path / "c.csv", 80, names), expected)
-    assert len(told) == 1 and told[0].startswith("The page is at http://127.0.0.1:")
-
-
-@pytest.mark.parametrize("screen, opened", [({"DISPLAY": ":0"}, 1), ({}, 0)])
-def test_the_browser_is_opened_where_there_is_a_screen(monkeypatch, screen, opened):
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in screen.items():
-        monkeypatch.setenv(name, value)
-    asked, told, done = [], [], threading.Event()
-    monkeypatch.setattr(serving_module.sys, "platform", "linux")
-    monkeypatch.setattr(serving_module.webbrowser, "open", lambda address: (asked.append(address), done.set()))
-
-    def person(server):
-        assert done.wait(5 if opened else 0.1) == bool(opened)
-        server.server_close()
-
-    monkeypatch.setattr(serving_module, "run", person)
-    serve(*fitted(), tell=told.append)
-    assert len(asked) == opened and all(address in told[0] for address in asked)
-
-
-def test_answers_of_a_classifier_are_its_distribution_given_the_decision():
-    classifier, X = fitted()
-    session, _ = make_session(classifier, X)
-    answer = session.decide(7, "2", 1)
-    expected = classifier.distribution(X[[6]]).condition([[NAN, NAN, 1, NAN]]).marginals()[0]
-    np.testing.assert_allclose([label["marginal"] for label in answer["labels"]], expected, rtol=1e-12)
-    assert {feature["name"] for feature in answer["features"]} == {f"feature {k}" for k in range(1, 7)}
-
-
-def test_rows_of_a_frame_and_classes_of_one_label_each_have_their_own_names():
-    X = pd.DataFrame(RNG.normal(size=(60, 2)), columns=["height", "width"])
-    kinds = np.array(["cat", "dog", "owl"])[np.argmax(np.c_[X, np.zeros(60)], axis=1)]
-    session, _ = make_session(MLRHClassifier().fit(X, kinds), X)
-    answer = session.decide(1, "owl", 1)
-    assert [label["marginal"] for label in answer["labels"]] == [0.0, 0.0, 1.0]
-    assert {feature["name"] for feature in answer["features"]} == {"height", "width"}
-    two, _ = make_session(MLRHClassifier().fit(X, kinds == "owl"), X)
-    assert two.overview()["label_names"] == ["True"]
-
-
-def test_a_model_of_a_file_shows_its_own_names_and_nominal_values():
-    X = np.column_stack([np.arange(12) % 3, RNG.normal(size=12)]).astype(float)
-    Y = np.column_stack([X[:, 0] == 0, X[:, 0] != 0]).astype(np.int8)
-    data = MultilabelData(X, Y, ("colour", "size"), ("warm", "cold"), "things", {"colour": ("red", "blue", "grey")})
-    model = choose(data, kernel="linear", label_space="cardinality", n_folds=2)
-    colours = np.array(["red", "blue", "grey"])[X[:, 0].astype(int)]
-    for rows in (data, pd.DataFrame({"size": X[:, 1], "colour": colours})):
-        session, about = make_session(model, rows)
-        answer = session.decide(1, "warm", 0)
-        expected = model.distribution(data.rows([0])).condition([[0, NAN]]).marginals()[0]
-        np.testing.assert_allclose([label["marginal"] for label in answer["labels"]], expected, rtol=1e-12)
-        shown = {feature["name"]: feature["value"] for feature in answer["features"]}
-        assert shown == {"colour": "red", "size": f"{X[0, 1]:.4g}"}
-        assert about["output"] is None
-
-
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        (lambda c, X: (make_pipeline(StandardScaler(), c), X, {}), r"got Pipeline\. Of a pipeline p pass p\[-1\]"),
-        (lambda c, X: (c, X, {"label_names": ["a", "b"]}), "must name the model's 4 labels; got 2"),
-        (lambda c, X: (c, X, {"label_names": ["a", "a", "b", "c"]}), "4 different names, one per label"),
-        (lambda c, X: (c, X, {"feature_names": ["a"]}), "must name the 6 columns of X; got 1"),
-        (lambda c, X: (c, X[:, :3], {}), "X has 3 features"),
-        (lambda c, X: (c, X, {"output": "folder/c.txt"}), r"ends in \.csv"),
-        (lambda c, X: (c, X, {"port": 70_000}), "Port 70000 can't be used"),
-    ],
-)
-def test_serve_refuses_what_it_can_not_show_in_one_sentence(change, words):
-    model, rows, options = change(*fitted())
-    with pytest.raises(ValueError, match=words):
-        serve(model, rows, open_browser=False, **options)
-
-
-def test_a_model_refuses_plain_arrays_and_names_of_features():
-    X, Y = make_multilabel(30, n_labels=2, max_labels=2)
-    data = MultilabelData(X, Y.astype(np.int8), tuple("uvwxyz"), ("a", "b"), "things")
-    model = choose(data, kernel="linear", label_space="cardinality", n_folds=2)
-    with pytest.raises(ValueError, match="takes a MultilabelData or a DataFrame as X; got ndarray"):
-        make_session(model, X)
-    with pytest.raises(ValueError, match="feature_names must be left out"):
-        make_session(model, data, feature_names=list("uvwxyz"))
-
-
-def test_complete_rows_of_the_file_fit_a_classifier_as_their_labels_do(tmp_path):
-    classifier, X = fitted()
-    session, _ = make_session(classifier, X, output=tmp_path / "c.csv")
-    for row in range(1, 61):
-        session.accept(row)
-    session.decide(61, "0", 1)
-    known = known_of(tmp_path / "c.csv", len(X))
-    complete = ~np.isnan(known).any(axis=1)
-    assert complete.sum() == 60
-    again = MLRHClassifier().fit(X[complete], known[complete].astype(int))
-    expected = MLRHClassifier().fit(X[:60], classifier.predict(X[:60]))
-    np.testing.assert_array_equal(again.coef_, expected.coef_)

@@ -24,7 +24,7 @@ def tag(
         typer.Option(
             "--output",
             "-o",
-            help="CSV file of what was decided; default: the data file's stem + -confirmed.csv.",
+            help="CSV file of what was decided; default: beside the data file, its stem + -confirmed.csv.",
             show_default=False,
         ),
     ] = None,
@@ -34,9 +34,10 @@ def tag(
 ) -> None:
     """Go through rows on a page: confirm or reject labels and see the others move.
 
-    The page is for this machine only. Every click is saved at once, as 1 (present), 0 (absent) or nothing (nobody
-    looked) in the columns of the labels; the column row counts from 1. The same command goes on from an existing file.
-    Label columns that the rows may have are ignored. Ctrl-C ends it.
+    The page is for this machine, and for who knows its address, which holds a token. Every click is saved at once, as 1
+    (present), 0 (absent) or nothing (nobody looked) in the columns of the labels; the column row counts from 1. The
+    same command goes on from an existing file, unless that is about other rows. Label columns that the rows may have
+    are ignored. Ctrl-C ends it.
 
     Example: `mlrh tag songs.mlrh new.csv --output confirmed.csv`
     """
@@ -49,7 +50,6 @@ def tag(
         model = load_model(model_file)
         data = read_rows(file, model, format)
         session, about = make_session(model, data, output=target)
-    say(console, f"Decisions are saved in {target}.")
     try:
         run_page(session, about, port=port, open_browser=browser, tell=lambda sentence: say(console, sentence))
     except KeyboardInterrupt:
@@ -64,4 +64,4 @@ def _target(file, output):
         raise ValueError("Decisions are saved with every click, so they need a file; give its name with --output.")
     if output is None and file == "-":
         raise ValueError("Decisions about standard input need a file; give its name with --output.")
-    return output or f"{parts_of(Path(file).name)[0]}-confirmed.csv"
+    return output or str(Path(file).parent / f"{parts_of(Path(file).name)[0]}-confirmed.csv")

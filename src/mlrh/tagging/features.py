@@ -37,7 +37,7 @@ class Features:
             {
                 "name": self._names[columns[place]],
                 "value": self._in_words(columns[place], values[place]),
-                "deviation": None if np.isnan(deviations[place]) else float(deviations[place]),
+                "deviation": float(deviations[place]) if np.isfinite(deviations[place]) else None,
             }
             for place in order
         ]

@@ -6,7 +6,9 @@ const lines = new Map(); // label -> the elements of its line, made once
 let overview = null;
 let row = null; // the last answer about a row
 let showsAll = false;
-let pending = Promise.resolve(); // one request after the other, so that answers come in order
+let pending = Promise.resolve(); // one action after the other, each about what is shown after those before it
+let failures = 0; // actions that wait behind one that fails are dropped
+const token = new URLSearchParams(location.search).get("token") || "";
 
 start();
 
@@ -19,19 +21,25 @@ async function start() {
   }
   $("name").textContent = overview.name;
   document.title = `${overview.name} – mlrh tag`;
-  $("output").textContent = overview.output ? `Every decision is saved at once in ${overview.output}.` : "";
+  $("output").textContent = overview.output ? `Every decision is saved at once in ${overview.output}${resumed()}.` : "";
   const wanted = Number(location.hash.slice(1));
-  show(wanted >= 1 && wanted <= overview.n_rows ? wanted : overview.start[order()]);
+  ask(() => show(wanted >= 1 && wanted <= overview.n_rows ? wanted : overview.start[order()]));
+}
+
+function resumed() {
+  const n = overview.n_resumed;
+  return n ? `, which held decisions about ${n} row${n === 1 ? "" : "s"} when the program was started` : "";
 }
 
 // Requests
 
 async function send(path, body) {
-  const options = body && {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(body),
-  };
+  const options = { headers: { Authorization: `Bearer ${token}` } };
+  if (body) {
+    options.method = "POST";
+    options.headers["Content-Type"] = "application/json";
+    options.body = JSON.stringify(body);
+  }
   const response = await fetch(path, options).catch(() => {
     throw new Error("No answer: the program that serves this page has ended. Start it again and reload the page.");
   });
@@ -40,13 +48,18 @@ async function send(path, body) {
   return answer;
 }
 
-function ask(request) {
+// Runs an action when those before it are done; it gives an answer to draw, or nothing.
+function ask(action) {
+  const seen = failures;
   pending = pending.then(async () => {
+    if (seen !== failures) return;
     try {
-      const answer = await request();
+      const answer = await action();
+      if (!answer) return;
       say("");
       draw(answer);
     } catch (error) {
+      failures += 1;
       say(error.message);
     }
   });
@@ -56,27 +69,35 @@ function order() {
   return $("order").value;
 }
 
+// Actions: what they are about is what is shown when they run, so they are called by ask only.
+
 function show(number) {
-  ask(() => send(`/api/row?row=${encodeURIComponent(number)}&order=${order()}`));
+  return send(`/api/row?row=${encodeURIComponent(number)}&order=${order()}`);
 }
 
 function step(to) {
-  ask(async () => (row[to] ? send(`/api/row?row=${row[to]}&order=${order()}`) : row));
+  return row[to] && show(row[to]);
 }
 
 function decide(label, value) {
-  const number = row.row;
-  const known = row.labels.find((one) => one.name === label).known;
-  ask(() => send("/api/decide", { row: number, label, value: known === value ? null : value, order: order() }));
+  return send("/api/decide", { row: row.row, label, value, order: order() });
 }
 
-function act(path) {
-  const number = row.row;
-  ask(() => send(path, { row: number, order: order() }));
+function toggle(label, value) {
+  const known = row.labels.find((one) => one.name === label).known;
+  return decide(label, known === value ? null : value);
+}
+
+function accept() {
+  return send("/api/accept", { row: row.row, order: order() });
+}
+
+function clear() {
+  return send("/api/clear", { row: row.row, order: order() });
 }
 
 function undo() {
-  ask(() => send("/api/undo", { order: order() }));
+  return row.can_undo && send("/api/undo", { order: order() });
 }
 
 // Drawing
@@ -87,7 +108,7 @@ function draw(answer) {
   document.body.classList.toggle("still", isOther);
   if (isOther) {
     showsAll = false;
-    $("find").value = "";
+    if (!hasFocus("find")) $("find").value = "";
     history.replaceState(null, "", `#${row.row}`);
   }
   drawPlace();
@@ -99,7 +120,7 @@ function draw(answer) {
 }
 
 function drawPlace() {
-  $("row").value = row.row;
+  if (!hasFocus("row")) $("row").value = row.row; // a number that is being typed stays
   $("position").textContent = `of ${overview.n_rows}`;
   const sorted = order() === "entropy" ? `; this one is number ${row.position} by uncertainty` : "";
   $("progress").textContent = `${row.n_touched} of ${overview.n_rows} rows have decisions${sorted}.`;
@@ -167,7 +188,12 @@ function choice(sign, word, name, value) {
   button.type = "button";
   button.setAttribute("aria-label", `${name}: ${word.toLowerCase()}`);
   button.append(element("span", "sign", sign), element("span", "word", word));
-  button.addEventListener("click", () => decide(name, value));
+  button.dataset.value = value;
+  button.addEventListener("click", (event) => {
+    // By a key it is the button that has the focus when the keys before it are done.
+    const isByKey = event.detail === 0 && document.activeElement === button;
+    ask(() => (isByKey ? toggleFocused() : toggle(name, value)));
+  });
   return button;
 }
 
@@ -232,7 +258,8 @@ function drawEntropy() {
   $("entropy-fill").style.width = `${(100 * row.entropy) / most}%`;
   $("entropy-mark").style.left = `${(100 * row.entropy_before) / most}%`;
   const nats = `${row.entropy.toFixed(2)} nats, ${row.entropy_before.toFixed(2)} before any decision`;
-  const sets = row.effective_sets < 1e6 ? row.effective_sets.toFixed(1) : row.effective_sets.toExponential(1);
+  const isFew = row.effective_sets !== null && row.effective_sets < 1e6;
+  const sets = isFew ? row.effective_sets.toFixed(1) : exponential(row.entropy);
   const words = row.entropy === 0 ? "one set is certain" : `as uncertain as ${sets} equally probable sets`;
   $("entropy").textContent = `${nats}: ${words}.`;
 }
@@ -264,6 +291,13 @@ function percent(share) {
   return `${(100 * share).toFixed(1)}%`;
 }
 
+// e to some power as a power of ten, also beyond floating point numbers
+function exponential(power) {
+  const digits = power / Math.LN10;
+  const exponent = String(Math.floor(digits)).replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]);
+  return `${(10 ** (digits - Math.floor(digits))).toFixed(1)} × 10${exponent}`;
+}
+
 function difference(now, before) {
   const points = 100 * (now - before);
   return Math.abs(points) < 0.05 ? "" : signed(points, 1);
@@ -283,13 +317,13 @@ function element(tag, className = "", text = "") {
 // What a person does
 
 function listen() {
-  $("previous").addEventListener("click", () => step("previous"));
-  $("next").addEventListener("click", () => step("next"));
-  $("next-untouched").addEventListener("click", () => step("next_untouched"));
-  $("undo").addEventListener("click", undo);
-  $("accept").addEventListener("click", () => act("/api/accept"));
-  $("clear").addEventListener("click", () => act("/api/clear"));
-  $("order").addEventListener("change", () => row && show(row.row));
+  onClick("previous", () => step("previous"));
+  onClick("next", () => step("next"));
+  onClick("next-untouched", () => step("next_untouched"));
+  onClick("undo", undo);
+  onClick("accept", accept);
+  onClick("clear", clear);
+  $("order").addEventListener("change", () => row && ask(() => show(row.row)));
   $("find").addEventListener("input", () => row && drawLabels(false));
   $("all").addEventListener("click", () => {
     showsAll = !showsAll;
@@ -297,9 +331,15 @@ function listen() {
   });
   $("go").addEventListener("submit", (event) => {
     event.preventDefault();
-    show($("row").value.trim());
+    const wanted = $("row").value.trim();
+    ask(() => show(wanted));
   });
+  $("row").addEventListener("blur", () => row && ($("row").value = row.row));
   document.addEventListener("keydown", press);
+}
+
+function onClick(id, action) {
+  $(id).addEventListener("click", () => row && ask(action));
 }
 
 const KEYS = {
@@ -307,27 +347,38 @@ const KEYS = {
   ArrowUp: () => move(-1),
   1: () => decideFocused(1),
   0: () => decideFocused(0),
-  Delete: openFocused,
-  Backspace: openFocused,
-  a: () => $("accept").click(),
-  c: () => $("clear").click(),
-  u: () => $("undo").click(),
-  n: () => $("next").click(),
-  p: () => $("previous").click(),
-  o: () => $("next-untouched").click(),
-  g: () => $("row").select(),
-  "/": () => $("find").focus(),
+  Delete: () => decideFocused(null),
+  Backspace: () => decideFocused(null),
+  a: accept,
+  c: clear,
+  u: undo,
+  n: () => step("next"),
+  p: () => step("previous"),
+  o: () => step("next_untouched"),
 };
+const FIELDS = { g: "row", "/": "find" }; // at once, so that what is typed next goes into the field
 
 function press(event) {
   const isTyping = event.target.matches("input, select, textarea");
   if (isTyping && event.key === "Escape") event.target.blur();
   const leavesField = event.target.id === "find" && event.key === "ArrowDown";
   if (!row || event.ctrlKey || event.metaKey || event.altKey || (isTyping && !leavesField)) return;
+  const field = FIELDS[event.key];
   const action = KEYS[event.key];
-  if (!action) return;
+  if (!field && !action) return;
   event.preventDefault();
-  action();
+  if (field) goTo($(field));
+  else if (leavesField) move(1);
+  else ask(action);
+}
+
+function goTo(field) {
+  field.focus();
+  field.select();
+}
+
+function hasFocus(id) {
+  return document.activeElement === $(id);
 }
 
 function focused() {
@@ -348,16 +399,11 @@ function focusLine(item) {
 
 function decideFocused(value) {
   const now = focused();
-  if (now) decideTo(now.closest("li").dataset.label, value);
-  else say("Choose a label first, by the arrow keys or the mouse.");
+  if (now) return decide(now.closest("li").dataset.label, value);
+  say("Choose a label first, by the arrow keys or the mouse.");
 }
 
-function openFocused() {
+function toggleFocused() {
   const now = focused();
-  if (now) decideTo(now.closest("li").dataset.label, null);
-}
-
-function decideTo(label, value) {
-  const number = row.row;
-  ask(() => send("/api/decide", { row: number, label, value, order: order() }));
+  return now && toggle(now.closest("li").dataset.label, Number(now.dataset.value));
 }

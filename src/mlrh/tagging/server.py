@@ -1,12 +1,16 @@
 """The border between a browser and a session: addresses, JSON, and who may ask. Computes nothing.
 
-The page is for the person at this machine only: the server listens on 127.0.0.1, refuses requests under another host
-name (a foreign page whose name was made to point here), and takes changes only as JSON from its own page (a foreign
-page can send other forms, and can't read answers).
+The page is for the person who started the program only: the server listens on 127.0.0.1, refuses requests under another
+host name (a foreign page whose name was made to point here), takes changes only as JSON from its own page (a foreign
+page can send other forms, and can't read answers), and tells of rows only who knows the token (others with an account
+on this machine can connect, too). The page has the token from its address and sends it in a header: a cookie would also
+go to the servers of others on this machine, as cookies know no ports.
 """
 
+import hmac
 import json
 import re
+import secrets
 import socketserver
 import sys
 from collections.abc import Callable
@@ -56,14 +60,19 @@ class TaggingServer(ThreadingHTTPServer):
     port : int, default=0
         0 is any free port.
     about : dict, optional
-        What the page says of the rows: their name and the file of decisions.
+        What the page says of the rows: their name, the file of decisions, and how many rows it held at the start.
+
+    Attributes
+    ----------
+    token : str
+        What a request must send as `Authorization: Bearer TOKEN` to learn or change anything.
     """
 
     daemon_threads = True
 
     def __init__(self, session: Session, port: int = 0, about: dict | None = None):
         self.session, self.about = session, about or {}
-        self.pages = _pages()
+        self.pages, self.token = _pages(), secrets.token_urlsafe(24)
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -72,8 +81,8 @@ class TaggingServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where the page is."""
-        return f"http://{HOST}:{self.server_address[1]}/"
+        """Where the page is, with the token."""
+        return f"http://{HOST}:{self.server_address[1]}/?token={self.token}"
 
     def server_bind(self):
         # HTTPServer's own asks the network for the name of 127.0.0.1, which can take seconds and serves nothing here.
@@ -115,7 +124,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, work: Callable):
         try:
             self._check_host()
-            kind, content = work(urlsplit(self.path))
+            address = urlsplit(self.path)
+            if address.path not in self.server.pages:  # these files are the same for all, and tell nothing of rows
+                self._check_token()
+            kind, content = work(address)
         except RequestError as error:
             self.send_error(error.status, str(error))
         except DataError as error:  # the file of decisions
@@ -156,6 +168,12 @@ class _Handler(BaseHTTPRequestHandler):
         name = re.sub(r":[0-9]*\Z", "", self.headers.get("Host", "")).lower()
         if name not in OWN_NAMES:
             what = f"The page is for this machine only, as {' or '.join(OWN_NAMES)}; the request was for {name[:60]!r}."
+            raise RequestError(HTTPStatus.FORBIDDEN, what)
+
+    def _check_token(self):
+        given = self.headers.get("Authorization", "").encode("utf-8", "replace")
+        if not hmac.compare_digest(given, f"Bearer {self.server.token}".encode()):
+            what = "The token is missing or wrong; open the address that the program printed, with all of its ?token=."
             raise RequestError(HTTPStatus.FORBIDDEN, what)
 
     def _check_origin(self):

@@ -3,6 +3,7 @@
 Knows nothing of HTTP or of files. Rows are numbered from 1 and labels go by their names, as in the files of `mlrh`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import RLock
@@ -18,6 +19,7 @@ ORDERS = ("entropy", "file")
 BRIEF = 24  # labels shown at first where there are many; those that matter for the row come on top
 LIKELY = 0.01  # marginal from which on a label is always shown
 SMALLEST_SHARE = 1e-3  # probability from which on a size is shown
+LARGEST_EXPONENT = 700.0  # exp of 710 is no floating point number any more
 
 Keep = Callable[[int, np.ndarray], None]
 
@@ -37,7 +39,7 @@ class Session:
     features : function of a row's index, optional
         Gives a list of dicts that describe the row; the session hands them on.
     keep : function of (row number, values of 1, 0 and NaN), optional
-        Called before a change holds; if it raises, the change doesn't.
+        Called once the answer to a change is there, and before the change holds; if it raises, the change doesn't.
     """
 
     def __init__(
@@ -85,7 +87,8 @@ class Session:
 
         labels: for each its name, known (1, 0 or None), its marginal, and the marginal given nothing (before).
         best: the most probable set and its probability. sizes: P(|y| = j) now and before. entropy: of the set in nats,
-        and effective_sets, its exponential: the number of equally probable sets that would be as uncertain.
+        and effective_sets, its exponential: the number of equally probable sets that would be as uncertain, None where
+        that is beyond floating point numbers.
         """
         with self.lock:
             return self._answer(self._checked_row(row), _checked_order(order))
@@ -122,21 +125,29 @@ class Session:
             order = _checked_order(order)
             if not self._history:
                 raise ValueError("There is nothing to undo since the program was started.")
-            index, values = self._history[-1]
-            self._set(index, values)
-            self._history.pop()
-            return self._answer(index, order)
+            *earlier, (index, values) = self._history
+            return self._become(index, values, order, history=earlier)
 
     def _change(self, index, values, order):
         before = self._known[index].copy()
-        if not np.array_equal(before, values):
-            self._set(index, values)
-            self._history.append((index, before))
-        return self._answer(index, order)
+        if np.array_equal(before, values):
+            return self._answer(index, order)
+        return self._become(index, values, order, history=[*self._history, (index, before)])
 
-    def _set(self, index, values):
-        self._keep(index + 1, _with_nan(values))
-        self._known[index] = values
+    def _become(self, index, values, order, *, history):
+        """The answer given these values of a row, which are kept once there is one; all or nothing."""
+        before = self._known[index].copy(), self._history
+        self._set(index, values, history)
+        try:
+            answer = self._answer(index, order)
+            self._keep(index + 1, _with_nan(values))
+        except BaseException:
+            self._set(index, *before)
+            raise
+        return answer
+
+    def _set(self, index, values, history):
+        self._known[index], self._history = values, history
         self._touched[index] = (values != UNKNOWN).any()
 
     def _before(self, index):
@@ -160,7 +171,7 @@ class Session:
             "sizes": _sizes(now.cardinality_pmf()[0], before.cardinality_pmf()[0]),
             "entropy": entropy,
             "entropy_before": float(before.entropy()[0]),
-            "effective_sets": float(np.exp(entropy)),
+            "effective_sets": math.exp(entropy) if entropy < LARGEST_EXPONENT else None,
             "features": self._features(index),
             "n_touched": int(np.count_nonzero(self._touched)),
             "can_undo": bool(self._history),
@@ -264,7 +275,8 @@ def _with_nan(known):
 
 def _sizes(now, before):
     """The sizes from the smallest to the largest that is not negligible, with their probabilities."""
-    shown = np.flatnonzero(np.maximum(now, before) >= SMALLEST_SHARE)
+    most = np.maximum(now, before)
+    shown = np.flatnonzero(most >= min(SMALLEST_SHARE, most.max() / 2))  # of thousands of sizes each can be below
     return [
         {"size": size, "probability": float(now[size]), "before": float(before[size])}
         for size in range(int(shown[0]), int(shown[-1]) + 1)
