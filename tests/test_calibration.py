@@ -11,13 +11,14 @@ from samples import FORMS, make_multilabel
 from scipy import sparse
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris, make_classification
+from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, LeaveOneOut, RepeatedKFold
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, LeaveOneOut, RepeatedKFold, ShuffleSplit
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.naive_bayes import GaussianNB
@@ -28,11 +29,11 @@ from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from mlrh import KernelMLRHClassifier, MLRHClassifier, decisions
+from mlrh import KernelMLRHClassifier, MLRHClassifier, calibration, decisions
 from mlrh.baselines import independent_set_log_proba
 from mlrh.calibration import CalibratedSets, isotonic_map
 from mlrh.label_space import CardinalitySpace, ObservedSpace
-from mlrh.metrics import expected_calibration_error, risk_coverage
+from mlrh.metrics import assured_threshold, expected_calibration_error, risk_coverage
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(scale=3, size=(20, 5))
@@ -123,14 +124,22 @@ def held_out_by_hand(estimator, X, Y, folds=FOLDS):
     return result
 
 
-def best_temperature(parts, Y, weights=None):
-    """The best one by a search over the likelihood, with no use of its derivative."""
+def best_temperature(parts, Y, weights=None, n_imagined=4):
+    """The best one by a search over the likelihood of true and imagined rows, with no use of its derivative."""
+    every = reference.sets_of_sizes(Y.shape[1], 0, Y.shape[1])
+    weights = np.ones(len(Y)) if weights is None else weights
+    w = np.concatenate([weights[rows] for rows, _, _ in parts])
+    drawn = np.vstack([probabilities(d, every) for _, d, _ in parts])  # how often the model at T = 1 draws each set
 
     def loss(log_T):
-        terms = [d.temper(np.exp(log_T)).log_prob(Y[rows]) for rows, d, _ in parts]
-        values = np.concatenate(terms)
-        w = np.ones(len(values)) if weights is None else np.concatenate([weights[rows] for rows, _, _ in parts])
-        return -(w * np.where(np.isfinite(values), values, 0)).sum()
+        tempered = [d.temper(np.exp(log_T)) for _, d, _ in parts]
+        true = np.concatenate([d.log_prob(Y[rows]) for d, (rows, _, _) in zip(tempered, parts, strict=True)])
+        logs = np.log(
+            np.vstack([probabilities(d, every) for d in tempered]), where=drawn > 0, out=np.zeros(drawn.shape)
+        )
+        inside = np.isfinite(true) & (w > 0)
+        imagined = np.average((drawn * logs).sum(axis=1)[inside], weights=w[inside])
+        return -(w[inside] @ true[inside]) - n_imagined * min(1, w[w > 0].mean()) * imagined
 
     return np.exp(minimize_scalar(loss, bounds=(-4, 4), options={"xatol": 1e-10}).x)
 
@@ -144,7 +153,7 @@ def best_temperature(parts, Y, weights=None):
     ],
     ids=["sizes", "weak", "observed"],
 )
-def test_the_temperature_maximises_the_likelihood_of_the_held_out_sets(estimator):
+def test_the_temperature_maximises_the_likelihood_of_the_held_out_sets_and_four_drawn_from_the_model(estimator):
     X, Y = make_multilabel(80, 8)
     parts = held_out_by_hand(estimator, X, Y)
     clf = CalibratedSets(estimator, cv=FOLDS).fit(X, Y)
@@ -172,7 +181,8 @@ def test_honest_confidence_has_the_temperature_of_the_other_folds():
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("estimator", [LogisticRegression(C=100), MLRHClassifier(C=100, tol=1e-12)])
-def test_classes_are_tempered_as_by_scikit_learn(estimator, n_classes):
+def test_classes_are_tempered_as_by_scikit_learn_but_for_the_imagined_rows(estimator, n_classes, monkeypatch):
+    monkeypatch.setattr(calibration, "N_IMAGINED", 0)
     X, y = make_classification(
         200, n_classes=n_classes, n_informative=4, flip_y=0.2, class_sep=0.6, n_clusters_per_class=1, random_state=0
     )
@@ -340,14 +350,159 @@ def test_a_class_that_a_fold_does_not_show_counts_as_wrong():
         assert clf.predict_proba(X).shape == (150, 3)
 
 
-def test_temperatures_stay_within_limits_where_likelihood_has_no_maximum():
+def test_an_unknown_class_is_wrong_though_the_answer_is_the_first_class():
+    # Without the third class there are two, one label, and the third class has no code of its own.
+    rng = np.random.default_rng(0)
+    X = np.r_[rng.normal(-3, 1, size=(40, 1)), rng.normal(3, 1, size=(40, 1)), [[-3.0]]]
+    clf = CalibratedSets(GaussianNB()).fit(X, np.repeat([0, 1, 2], [40, 40, 1]))
+    assert clf.correct_[clf.rows_ < 80].mean() > 0.95 and not clf.correct_[clf.rows_ == 80].any()
+    assert not clf.raw_correct_[clf.rows_ == 80].any()
+
+
+def test_temperatures_stay_within_limits():
     X, y = np.repeat([[-1.0], [1.0]], 20, axis=0), np.repeat([0, 1], 20)
-    assert CalibratedSets(LogisticRegression()).fit(X, y).temperature_ == 0.01
+    # All is right, but so unsure that four imagined rows in 44 would still allow a temperature far below 0.01.
+    assert CalibratedSets(LogisticRegression(C=1e-6)).fit(X, y).temperature_ == 0.01
     # The classes of each half are turned around in the other, so that every answer is wrong.
     half = np.arange(40) % 2
     halves = [(np.flatnonzero(half), np.flatnonzero(1 - half)), (np.flatnonzero(1 - half), np.flatnonzero(half))]
     turned = CalibratedSets(LogisticRegression(), cv=halves).fit(X, np.where(half, y, 1 - y))
     assert turned.temperature_ == 1e4 and not turned.correct_.any()
+
+
+def test_the_temperature_of_rows_that_are_all_right_is_that_of_four_imagined_rows_among_them():
+    X, y = np.repeat([[-1.0], [1.0]], 20, axis=0), np.repeat([0, 1], 20)
+    clf = CalibratedSets(LogisticRegression()).fit(X, y)
+    right = clf.raw_confidence_
+    assert clf.correct_.all() and np.ptp(right) < 1e-3
+    # Of 44 rows, 40 + 4 right.mean() are right.
+    expected = logit(right.mean()) / logit((40 + 4 * right.mean()) / 44)
+    assert clf.temperature_ == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_slopes_lost_in_rounding_are_no_reason_for_a_temperature(dtype):
+    X, Y = np.repeat(np.eye(4), 15, axis=0), np.repeat(np.eye(4, dtype=int), 15, axis=0)
+    for C in (1, 100, 1e4):  # the larger C, the surer the model, and the more of the likelihood is rounding
+        model = MLRHClassifier(C=C, tol=1e-12 if dtype is np.float64 else 1e-5)
+        clf = CalibratedSets(model, cv=FOLDS).fit(X.astype(dtype), Y)
+        expected = best_temperature(held_out_by_hand(model, X, Y), Y)
+        assert clf.temperature_ == pytest.approx(expected, rel=1e-3 if dtype is np.float64 else 0.05)
+    blind = CalibratedSets(DummyClassifier(strategy="uniform", random_state=0)).fit(X, Y[:, 0])
+    assert blind.temperature_ == 1.0
+
+
+def test_a_temperature_of_twenty_rows_makes_new_rows_likelier_on_average():
+    losses = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        y = rng.integers(0, 2, 2020)
+        X = rng.normal(size=(2020, 4)) + 1.6 * np.eye(4)[0] * (2 * y[:, None] - 1)
+        clf = CalibratedSets(MLRHClassifier()).fit(X[:20], y[:20])
+        truth = np.arange(2000), y[20:]
+        losses.append([-np.log(m.predict_proba(X[20:])[truth]).mean() for m in (clf, clf.estimator_)])
+    calibrated, raw = np.mean(losses, axis=0)
+    assert calibrated < raw
+
+
+@pytest.mark.parametrize("C", [1, 100])
+def test_imagined_rows_move_the_temperature_of_two_hundred_rows_by_less_than_one_percent(C, monkeypatch):
+    for seed in (1, 4, 5):
+        rng = np.random.default_rng(seed)
+        y = rng.integers(0, 2, 200)
+        X = rng.normal(size=(200, 4)) + 1.6 * np.eye(4)[0] * (2 * y[:, None] - 1)
+        found = []
+        for n_imagined in (0, 4):
+            monkeypatch.setattr(calibration, "N_IMAGINED", n_imagined)
+            found.append(CalibratedSets(MLRHClassifier(C=C)).fit(X, y).temperature_)
+        assert abs(np.log(found[0])) > 0.05 and found[1] == pytest.approx(found[0], rel=0.01)
+
+
+def test_confidence_allows_for_true_sets_outside_the_label_space():
+    X, Y = make_multilabel(6200, 6, 10, min_labels=1, max_labels=5, seed=2)
+    clf = CalibratedSets(MLRHClassifier(label_space="observed")).fit(X[:200], Y[:200])
+    sets = clf.predict(X[200:])
+    given_inside = clf.distribution(X[200:]).prob(sets)
+    assert clf.outside_share_ > 0.3
+    np.testing.assert_allclose(clf.confidence(X[200:]), (1 - clf.outside_share_) * given_inside, rtol=1e-12)
+    right = (sets == Y[200:]).all(axis=1).mean()
+    assert abs(clf.confidence(X[200:]).mean() - right) < 0.03 < given_inside.mean() - right
+
+
+def test_honest_confidence_allows_for_the_share_outside_in_the_other_folds():
+    X, Y = make_multilabel(60, 6, 6, max_labels=4)
+    model = MLRHClassifier(label_space="observed")
+    parts = held_out_by_hand(model, X, Y)
+    expected = []
+    for number, (_, d, sets) in enumerate(parts):
+        others = parts[:number] + parts[number + 1 :]
+        inside = np.concatenate([np.isfinite(other.log_prob(Y[rows])) for rows, other, _ in others]).mean()
+        expected.append(inside * d.temper(best_temperature(others, Y)).prob(sets))
+    clf = CalibratedSets(model, cv=FOLDS).fit(X, Y)
+    assert clf.outside_share_ > 0.1
+    np.testing.assert_allclose(clf.confidence_, np.concatenate(expected), atol=1e-5)
+
+
+def test_honest_isotonic_confidence_is_mapped_by_the_other_folds():
+    X, Y = make_multilabel(150, 8)
+    parts = held_out_by_hand(MLRHClassifier(C=100), X, Y)
+    raw = [d.prob(sets) for _, d, sets in parts]
+    right = [(sets == Y[rows]).all(axis=1) for rows, _, sets in parts]
+    expected = []
+    for number, confidence in enumerate(raw):
+        others = [np.concatenate(values[:number] + values[number + 1 :]) for values in (raw, right)]
+        expected.append(isotonic_map(*others).predict(confidence))
+    clf = CalibratedSets(MLRHClassifier(C=100), method="isotonic", cv=FOLDS).fit(X, Y)
+    np.testing.assert_allclose(clf.confidence_, np.concatenate(expected), atol=1e-6)
+
+
+def test_many_folds_are_judged_in_ten_groups():
+    X, Y = make_multilabel(60, 8)
+    folds = KFold(20, shuffle=True, random_state=0)
+    parts = held_out_by_hand(MLRHClassifier(C=100), X, Y, folds)
+    expected = []
+    for number, (_, d, sets) in enumerate(parts):
+        others = [part for other, part in enumerate(parts) if other % 10 != number % 10]
+        expected.append(d.temper(best_temperature(others, Y)).prob(sets))
+    clf = CalibratedSets(MLRHClassifier(C=100), cv=folds).fit(X, Y)
+    np.testing.assert_allclose(clf.confidence_, np.concatenate(expected), atol=1e-5)
+
+
+class ByFirstColumn(ClassifierMixin, BaseEstimator):
+    """Always class 1, with a probability from X alone, whatever it is fitted to."""
+
+    def fit(self, X, y):
+        self.classes_ = np.array([0, 1])
+        return self
+
+    def predict_proba(self, X):
+        probability = 0.5 + 0.5 * expit(X[:, 0])
+        return np.column_stack([1 - probability, probability])
+
+    def predict(self, X):
+        return np.ones(len(X), int)
+
+
+@pytest.mark.parametrize("method", ["temperature", "isotonic"])
+@pytest.mark.parametrize(
+    "cv", [RepeatedKFold(n_splits=3, n_repeats=4, random_state=0), ShuffleSplit(12, test_size=0.3, random_state=0)]
+)
+def test_the_class_of_a_row_has_no_part_in_its_own_honest_confidence_though_folds_repeat_rows(cv, method):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 1)), rng.integers(0, 2, 40)
+    clf = CalibratedSets(ByFirstColumn(), method=method, cv=cv).fit(X, y)
+    for row in np.unique(clf.rows_)[:5]:
+        other = CalibratedSets(ByFirstColumn(), method=method, cv=cv).fit(X, np.where(np.arange(40) == row, 1 - y, y))
+        here = clf.rows_ == row
+        np.testing.assert_array_equal(other.confidence_[here], clf.confidence_[here])
+        assert (other.confidence_ != clf.confidence_).any()
+
+
+def test_folds_that_all_lie_in_the_first_are_an_error():
+    X, Y = make_multilabel(40)
+    folds = [(np.arange(20), np.arange(20, 40)), (np.arange(20), np.arange(20, 30))]
+    with pytest.raises(ValueError, match=r"the first fold holds out all 20\. Use folds that don't overlap"):
+        CalibratedSets(MLRHClassifier(), cv=folds).fit(X, Y)
 
 
 def test_a_row_of_weight_two_counts_twice_and_one_of_weight_zero_not_at_all():
@@ -364,8 +519,39 @@ def test_a_row_of_weight_two_counts_twice_and_one_of_weight_zero_not_at_all():
         np.testing.assert_allclose(by_weight.confidence(X), by_copy.confidence(X), atol=1e-6)
         assert by_weight.calibration_error_ == pytest.approx(by_copy.calibration_error_, abs=1e-6)
         assert by_weight.risk_coverage_.area == pytest.approx(by_copy.risk_coverage_.area, abs=1e-6)
-    with pytest.raises(ValueError, match=r"because KNeighborsClassifier\.fit doesn't take it"):
-        CalibratedSets(KNeighborsClassifier()).fit(X, Y, sample_weight=weights)
+    for refusing in (KNeighborsClassifier(), make_pipeline(StandardScaler(), KNeighborsClassifier())):
+        with pytest.raises(ValueError, match=r"because KNeighborsClassifier\.fit doesn't take it"):
+            CalibratedSets(refusing).fit(X, Y, sample_weight=weights)
+
+
+@pytest.mark.parametrize("method", ["temperature", "isotonic"])
+def test_scaling_weights_of_at_most_one_changes_nothing(method):
+    X, y = make_classification(300, n_informative=4, flip_y=0.2, random_state=0)
+    weights = 1.0 + np.arange(300) % 2
+    expected = CalibratedSets(GaussianNB(), method=method).fit(X, y, sample_weight=weights / 2)
+    for scale in (1e-2, 1 / 450, 1e-9):
+        clf = CalibratedSets(GaussianNB(), method=method).fit(X, y, sample_weight=scale * weights)
+        np.testing.assert_allclose(clf.confidence(X), expected.confidence(X), atol=1e-6)
+        np.testing.assert_allclose(clf.confidence_, expected.confidence_, atol=1e-6)
+    assert abs(expected.confidence(X) - expected.estimator_.predict_proba(X).max(axis=1)).max() > 0.05
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        make_pipeline(StandardScaler(), MLRHClassifier(C=10)),
+        GridSearchCV(make_pipeline(StandardScaler(), MLRHClassifier()), {"mlrhclassifier__C": [10]}, cv=2),
+        make_pipeline(StandardScaler(), GridSearchCV(MLRHClassifier(), {"C": [10]}, cv=2)),
+    ],
+)
+def test_the_last_step_of_a_pipeline_gets_the_weights_also_in_a_search(wrapped):
+    X, Y = make_multilabel(80)
+    weights = 0.5 + np.arange(80) % 3
+    clf = CalibratedSets(wrapped, cv=FOLDS).fit(X, Y, sample_weight=weights)
+    scaler = StandardScaler().fit(X)
+    fitted = MLRHClassifier(C=10).fit(scaler.transform(X), Y, sample_weight=weights)
+    raw = fitted.distribution(scaler.transform(X)).marginals()
+    np.testing.assert_allclose(clf.distribution(X).temper(1 / clf.temperature_).marginals(), raw, atol=1e-6)
 
 
 def test_a_class_or_label_that_only_rows_of_weight_zero_have_is_none():
@@ -409,8 +595,9 @@ def test_rows_below_the_confidence_have_no_set_at_all_and_frames_keep_the_number
     np.testing.assert_array_equal(selected.confidence, confidence)
     pd.testing.assert_frame_equal(selected.sets, clf.predict(X).loc[selected.sets.index])
     assert len(clf.select(X, np.inf).sets) == 0 and len(clf.select(X, 0).sets) == 80
-    with pytest.raises(ValueError, match="min_confidence must be a number; got nan"):
-        clf.select(X, np.nan)
+    for bad in (np.nan, 80, -0.1, True, np.True_, "0.5", None):
+        with pytest.raises(ValueError, match=r"min_confidence must be a number from 0 to 1, or infinity .*; got "):
+            clf.select(X, bad)
 
 
 def test_the_threshold_for_a_risk_answers_the_most_held_out_rows_that_keep_it():
@@ -420,7 +607,9 @@ def test_the_threshold_for_a_risk_answers_the_most_held_out_rows_that_keep_it():
         threshold = clf.threshold_for_risk(risk)
         keeping = [t for t in clf.confidence_ if 1 - clf.correct_[clf.confidence_ >= t].mean() <= risk]
         assert threshold == min(keeping)
-        assert clf.threshold_for_risk(risk, assurance=0.9) > threshold
+        assured = assured_threshold(clf.confidence_, clf.correct_, risk=risk, assurance=0.9)
+        assert clf.threshold_for_risk(risk, assurance=0.9) == assured > threshold
+    assert clf.threshold_for_risk(0.5, assurance=0.9) < np.inf
     assert clf.threshold_for_risk(0.0, assurance=0.9) == np.inf
     assert len(clf.select(X, clf.threshold_for_risk(0.0, assurance=0.9)).rows) == 0
 
@@ -482,6 +671,52 @@ def test_parallel_folds_sparse_rows_and_kernel_matrices_give_the_same_confidence
 def test_what_cannot_be_calibrated_is_an_error_that_says_why(clf, message):
     with pytest.raises(ValueError, match=message):
         clf.fit(*make_multilabel(30))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (([0.3, 0.4], [1, 0, 1]), r"one value per row, at least one; got shapes \(2,\) and \(3,\)"),
+        (([2.5, 0.3], [1, 0]), "confidence must hold probabilities; got 2.5 in row 0"),
+        (([0.2, 0.3], [2, 5]), "correct must hold 1 where the prediction was right"),
+        (([0.2, 0.3], [0, 1], [1, -1]), "sample_weight must hold one number per row, finite, not negative"),
+    ],
+)
+def test_an_isotonic_map_needs_probabilities_and_whether_they_were_right(rows, message):
+    with pytest.raises(ValueError, match=message):
+        isotonic_map(*rows[:2], sample_weight=rows[2] if len(rows) > 2 else None)
+
+
+class RefusesAllRows(ByFirstColumn):
+    """Fits folds, and fails on 60 rows."""
+
+    def fit(self, X, y):
+        if len(X) == 60:
+            raise ValueError("too many rows")
+        return super().fit(X, y)
+
+
+def test_a_fit_that_fails_leaves_the_last_one_as_it_was():
+    X, Y = make_multilabel(60)
+    clf = CalibratedSets(MLRHClassifier()).fit(pd.DataFrame(X, columns=list("uvwxyz")), Y)
+    frame, before = pd.DataFrame(X, columns=list("uvwxyz")), dict(vars(clf))
+    expected = clf.confidence(frame)
+    with pytest.raises(ValueError, match="same number of rows"):
+        clf.fit(X[:, :5], Y[:50])
+    clf.set_params(estimator=RefusesAllRows())
+    with pytest.raises(ValueError, match="too many rows"):
+        clf.fit(X[:, :5], Y[:, 0])
+    assert vars(clf) == before | {"estimator": clf.estimator}
+    np.testing.assert_array_equal(clf.confidence(frame), expected)
+
+
+@pytest.mark.parametrize("mask", [np.ma.masked_equal, lambda y, value: np.where(y == value, np.nan, y)])
+def test_labels_that_are_not_known_are_an_error_that_says_to_drop_their_rows(mask):
+    X, Y = make_multilabel(60)
+    codes = Y.astype(float)
+    codes[[7, 9], 2] = 5
+    with pytest.raises(ValueError, match=r"every label known, .* 2 rows have .* the first is row 7. Drop these rows"):
+        CalibratedSets(MLRHClassifier()).fit(X, mask(codes, 5))
 
 
 def test_a_search_chooses_among_calibrated_classifiers():

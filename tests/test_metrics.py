@@ -271,6 +271,29 @@ def test_an_assured_risk_is_exceeded_no_more_often_than_assured():
     assert n_exceeded <= 0.2 * 400
 
 
+def test_twenty_looks_exceed_an_assured_risk_no_more_often_than_one():
+    # Every threshold has the same risk, a little above the one that is asked for, so each is a chance to fail: bounds
+    # at the level 0.8 without regard to the other looks fail in well over half of the draws.
+    rng = np.random.default_rng(0)
+    n_exceeded = 0
+    for _ in range(400):
+        confidence, correct = rng.uniform(size=500), rng.uniform(size=500) < 0.795
+        n_exceeded += assured_threshold(confidence, correct, risk=0.2, assurance=0.8) < np.inf
+    assert n_exceeded <= 0.2 * 400
+
+
+def test_rows_of_next_to_no_weight_leave_the_area_as_it_is():
+    expected = risk_coverage([0.9, 0.6, 0.3], [1, 0, 1]).area
+    for tiny in (1e-20, 1e-300):
+        for place, confidence in enumerate((0.95, 0.7, 0.1)):
+            rows = [
+                np.insert(values, 0, one) for values, one in (([0.9, 0.6, 0.3], confidence), ([1, 0, 1], place % 2))
+            ]
+            area = risk_coverage(*rows, sample_weight=[tiny, 1, 1, 1]).area
+            assert area == pytest.approx(expected, abs=1e-12)
+    assert risk_coverage([0.9, 0.5], [1, 0], sample_weight=[1, 1e-20]).area == 0
+
+
 def test_too_few_rows_assure_no_small_risk():
     assert assured_threshold(np.full(20, 0.9), np.ones(20), risk=0.1, assurance=0.95) == np.inf
     assert assured_threshold(np.full(20, 0.9), np.zeros(20), risk=1.0, assurance=0.95) == 0.9
@@ -286,6 +309,14 @@ def test_too_few_rows_assure_no_small_risk():
         (lambda: risk_coverage([0.5], [1], sample_weight=[0]), "sample_weight must hold one number per row, finite"),
         (lambda: reliability([0.5], [1], sample_weight=[1, 2]), r"got shape \(2,\) for 1 rows"),
         (lambda: assured_threshold([0.5], [1], risk=0.1, assurance=2), "assurance must be a number from 0 to 1; got 2"),
+        (
+            lambda: assured_threshold([0.5], [1], risk=0.1, assurance=0.9, n_looks=0),
+            "n_looks must be a positive integer; got 0",
+        ),
+        (
+            lambda: assured_threshold([0.5], [1], risk=0.1, assurance=0.9, n_looks=2.5),
+            "n_looks must be a positive integer; got 2.5",
+        ),
         (lambda: evaluate(np.zeros((0, 3)), np.zeros((0, 3))), r"Y must be a matrix with a row .*; got \(0, 3\)"),
         (lambda: evaluate(np.zeros((3, 0)), np.zeros((3, 0))), r"Y must be a matrix with .*; got \(3, 0\)"),
         (lambda: evaluate([1, 0], [1, 0]), r"Y must be a matrix .*; got \(2,\)"),

@@ -448,7 +448,9 @@ def test_with_one_row_per_fold_all_labels_have_the_common_threshold():
 def test_an_estimator_that_refuses_constant_labels_is_an_error_that_names_the_way_out():
     X, Y = make_multilabel(60)
     Y[:, 3] = np.arange(60) == 7
-    with pytest.raises(ValueError, match=r"as label 3 in all rows or those of a fold; .* mlrh\.baselines\.OrConstant"):
+    with pytest.raises(
+        ValueError, match=r"^This solver needs .* \(All or none .* label 3\. .* mlrh\.baselines\.OrConstant"
+    ):
         TunedThresholds(MultiOutputClassifier(LogisticRegression())).fit(X, Y)
     clf = TunedThresholds(MultiOutputClassifier(OrConstant(LogisticRegression()))).fit(X, Y)
     assert clf.thresholds_[3] == clf.common_threshold_
@@ -531,6 +533,63 @@ def test_rows_held_out_repeatedly_or_never_count_as_often_as_they_are(cv):
     masks = [(np.isin(np.arange(80), train), np.isin(np.arange(80), held_out)) for train, held_out in splits]
     by_mask = TunedThresholds(KNeighborsClassifier(), metric="hamming", cv=masks).fit(X, Y)
     np.testing.assert_array_equal(by_mask.thresholds_, clf.thresholds_)
+
+
+def test_honest_scores_of_repeated_rows_use_no_row_of_the_fold_that_first_holds_them_out():
+    X, Y = make_multilabel(90)
+    splits = list(RepeatedKFold(n_splits=3, n_repeats=2, random_state=0).split(X))
+    clf = TunedThresholds(MLRHClassifier(), metric="hamming", cv=splits).fit(X, Y)
+    rows = np.concatenate([held_out for _, held_out in splits])
+    marginals = np.vstack([MLRHClassifier().fit(X[t], Y[t]).predict_proba(X[held_out]) for t, held_out in splits])
+    honest = np.empty(marginals.shape, bool)
+    for _, held_out in splits[:3]:
+        here = np.isin(rows, held_out)
+        honest[here] = marginals[here] > best_thresholds(Y[rows[~here]], marginals[~here], metric="hamming")
+    assert clf.has_own_threshold_.all()
+    assert clf.honest_score_ == pytest.approx(1 - hamming_loss(Y[rows], honest), abs=1e-12)
+
+
+@pytest.mark.parametrize("refit", ["rows", "last"])
+def test_a_fit_that_fails_leaves_the_last_one_as_it_was(refit):
+    class RefusesAllRows(GaussianNB):
+        def fit(self, X, y):
+            if len(X) == 60:
+                raise ValueError("too many rows")
+            return super().fit(X, y)
+
+    X, Y = make_multilabel(60)
+    clf = TunedThresholds(MLRHClassifier()).fit(X, Y)
+    before, expected = dict(vars(clf)), clf.decision_function(X)
+    rows = (X[:, :5], Y[:50]) if refit == "rows" else (X[:, :5], Y[:, 0])
+    clf.set_params(estimator=clf.estimator if refit == "rows" else RefusesAllRows())
+    with pytest.raises(ValueError, match="same number of rows" if refit == "rows" else "too many rows"):
+        clf.fit(*rows)
+    assert vars(clf) == before | {"estimator": clf.estimator}
+    np.testing.assert_array_equal(clf.decision_function(X), expected)
+
+
+def test_labels_that_are_not_known_are_an_error_that_says_to_drop_their_rows():
+    X, Y = make_multilabel(60)
+    with pytest.raises(ValueError, match=r"every label known, .* the first is row 0. Drop these rows"):
+        TunedThresholds(MLRHClassifier()).fit(X, np.where(np.arange(60)[:, None] % 7 == 0, np.nan, Y))
+
+
+def test_the_last_step_of_a_pipeline_gets_the_weights():
+    X, Y = make_multilabel(90)
+    weights = 0.5 + np.arange(90) % 3
+    plain = TunedThresholds(MLRHClassifier(), cv=FOLDS).fit(X, Y, sample_weight=weights)
+    piped = TunedThresholds(make_pipeline("passthrough", MLRHClassifier()), cv=FOLDS).fit(X, Y, sample_weight=weights)
+    np.testing.assert_array_equal(piped.thresholds_, plain.thresholds_)
+    assert (piped.thresholds_ != TunedThresholds(MLRHClassifier(), cv=FOLDS).fit(X, Y).thresholds_).any()
+
+
+def test_other_errors_of_the_estimator_are_said_first_where_a_label_is_constant():
+    X, Y = make_multilabel(60)
+    X[3, 2], Y[:, 3] = np.nan, 0
+    with pytest.raises(
+        ValueError, match=r"^Input X contains NaN[\s\S]*\(All or none of the rows of this fit have label"
+    ):
+        TunedThresholds(MLRHClassifier()).fit(X, Y)
 
 
 def test_folds_that_cannot_be_made_are_an_error():

@@ -8,7 +8,8 @@ and gamma of the RBF kernel, have the best log-loss of the set in 3 inner folds 
 calibrates with 5 folds of the same rows. K logistic regressions are the cardinality space with all sizes and no bias:
 their confidence is the product of the probabilities of the labels above 1/2 and of the others' complements. Held-out
 rows are pooled; intervals are the middle 95 % of 2,000 bootstrap draws of rows, the same rows for both models and all
-deals. A difference is bold where its interval leaves out 0.
+deals: they are about the rows that are asked, not about other fits. A difference is bold where its interval leaves out
+0.
 """
 
 import argparse

@@ -1,38 +1,39 @@
 """Set confidence that can be trusted: calibrated by cross validation, and answers only where it is high enough.
 
-Around any classifier that gives a distribution of the label set, or probabilities of labels. Knows nothing of fitting.
+Knows held-out rows and what classifiers answer to them, and nothing of the classifiers: neither how they are fitted nor
+in which form their answers come (`asking`).
 """
 
-from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
 from joblib import Parallel, delayed
 from scipy.optimize import brentq
-from scipy.special import logit
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, _fit_context
 from sklearn.isotonic import IsotonicRegression
-from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags, indexable
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from mlrh import decisions, held_out, metrics, targets
-from mlrh.indicator import as_indicator
-from mlrh.label_space import CardinalitySpace, LabelSetDistribution
+from mlrh import held_out, metrics, targets
+from mlrh.asking import Answers, ask, n_labels
+from mlrh.label_space import LabelSetDistribution
 
 TEMPERATURES = (0.01, 1e4)  # the lowest and the highest that is chosen
-RESOLUTION = np.finfo(np.float64).eps  # the least probability; 1 less this is the largest one
+N_IMAGINED = 4  # rows drawn from the model as it is, which hold the temperature near 1 where true rows are few
 N_HONEST = 10  # groups of folds at most, so that one row per fold isn't one calibration per row
 
 
 def isotonic_map(confidence, correct, *, sample_weight=None) -> IsotonicRegression:
     """The non-decreasing function of confidence that fits best to whether rows are right, a fitted IsotonicRegression.
 
-    One imagined right row below all others and one wrong row above, each of weight 1, keep it from 0 and 1.
+    One imagined right row below all others and one wrong row above keep it from 0 and 1. Each has weight 1, or the mean
+    weight of the rows of positive weight if that is less.
 
     Parameters
     ----------
@@ -48,8 +49,9 @@ def isotonic_map(confidence, correct, *, sample_weight=None) -> IsotonicRegressi
     >>> isotonic_map([0.2, 0.4, 0.8, 0.8], [0, 0, 1, 1]).predict([0.1, 0.4, 0.9]).round(2)
     array([0.33, 0.33, 0.67])
     """
+    confidence, correct, weights = metrics.present_rows(confidence, correct, sample_weight)
     confidence, correct = np.r_[-1.0, confidence, 2.0], np.r_[1.0, correct, 0.0]
-    weights = None if sample_weight is None else np.r_[1.0, sample_weight, 1.0]
+    weights = np.r_[_imagined_weight(weights), weights, _imagined_weight(weights)]
     return IsotonicRegression(out_of_bounds="clip").fit(confidence, correct, sample_weight=weights)
 
 
@@ -85,10 +87,11 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     folds, decides how its probabilities are corrected:
 
     - "temperature": one number T; every distribution becomes proportional to P(y)^(1/T). T maximises the likelihood of
-      the true sets of the held-out rows, which is concave in 1/T, so there is one best T; it lies where their mean
-      log-loss equals the mean entropy, and within 0.01 to 10,000. The whole distribution is calibrated, and the most
-      probable set stays. True sets that the estimator holds impossible (`outside_share_`) can't be made likelier by any
-      T and are left out, so the confidence then is that of a set being right where the true one is possible at all.
+      the true sets of the held-out rows and of 4 imagined rows, drawn from the distributions as they are, which keep
+      few rows from an extreme T and hardly matter among hundreds. That is concave in 1/T, so there is one best T,
+      sought from 0.01 to 10,000. The whole distribution is calibrated, and the most probable set stays. True sets that
+      the estimator holds impossible can't be made likelier by any T and are left out; the confidence, not the
+      distribution, makes up for them by their share (`outside_share_`), alike for all rows.
     - "isotonic": the confidence is mapped by the non-decreasing function that fits best, in the least squares sense, to
       whether the held-out sets are right (`isotonic_map`). It can mend any monotone error, rows held impossible
       included, but needs more rows (a few hundred) and says nothing of other sets than the predicted one. It is
@@ -104,7 +107,7 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     method : {"temperature", "isotonic"}, default="temperature"
     cv : int, splitter, iterable of (training rows, held-out rows) or None, default=None
         None (5, or fewer where rows are fewer) and int: that many shuffled folds, over which each label is spread as
-        evenly as the others allow, rarest first.
+        evenly as the others allow, rarest first. Folds may repeat rows, but not all in the first one.
     n_jobs : int, default=None
         Processes over folds, as in joblib.
 
@@ -114,7 +117,8 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         1 with method="isotonic".
     calibrator_ : IsotonicRegression, or None with method="temperature"
     confidence_, correct_ : arrays of shape (n_held_out,)
-        Confidence in the set of each held-out row, calibrated by other folds only, and whether the set is right.
+        Confidence in the set of each held-out row, calibrated by rows of other folds only, and whether the set is
+        right. Where folds repeat rows, a row counts to the first fold that holds it out.
     raw_confidence_, raw_correct_ : arrays of shape (n_held_out,)
         The same without calibration. (Sets are the same, too, unless the estimator's decision depends on the
         temperature, as that for F1 does.)
@@ -126,7 +130,7 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     risk_coverage_ : mlrh.metrics.RiskCoverage
         Of confidence_ and correct_.
     outside_share_ : float
-        Share of the held-out rows whose true set the estimator holds impossible.
+        Share of the held-out rows whose true set the estimator of the fold holds impossible.
     estimator_ : the estimator, fitted to all rows
     classes_ : array
         Names of the labels, or the classes of y.
@@ -169,24 +173,28 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         ----------
         X : whatever the estimator takes, with n_samples rows
         y : indicator matrix, list of label sets, or classes of shape (n_samples,)
-            The estimator gets an array of 0 and 1, or the classes.
+            With every label known. The estimator gets an array of 0 and 1, or the classes.
         sample_weight : array of shape (n_samples,), optional
-            Passed on to the estimator, and the weights of the rows in the calibration: a row of weight 2 counts as the
-            row twice, one of weight 0 as absent.
+            Passed on to the estimator (of a pipeline to the last step, of a search to its estimator), and the weights
+            of the rows in the calibration: a row of weight 2 counts as the row twice, one of weight 0 as absent.
+            Imagined rows have weight 1, or the mean weight of the others if that is less.
 
         Returns
         -------
         self
         """
-        X = indexable(validate_data(self, X, skip_check_array=True))[0]
-        form, Y = targets.encode(y)
+        fitted = copy(self)  # so that a fit that fails leaves the last one as it was
+        X = indexable(validate_data(fitted, X, skip_check_array=True))[0]
+        form, Y = targets.encode(y, partly_known=True)
         task = held_out.task(self.estimator, X, form, Y, sample_weight)
         folds = held_out.folds(self.cv, task)
+        groups = _groups(folds)
         parts = Parallel(n_jobs=self.n_jobs)(delayed(_part_of_fold)(task, *fold) for fold in folds)
-        self._calibrate(parts)
-        self.rows_ = np.concatenate([rows for _, rows in folds])
-        self.estimator_, self._never = task.fit(), task.never()
-        self._targets, self.classes_ = task.form, task.form.classes
+        fitted._calibrate(parts, groups)
+        fitted.rows_ = np.concatenate([rows for _, rows in folds])
+        fitted.estimator_, fitted._never = task.fit(), task.never()
+        fitted._targets, fitted.classes_ = task.form, task.form.classes
+        held_out.take_over(self, fitted)
         return self
 
     def predict(self, X):
@@ -195,7 +203,11 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return self._targets.decode(sets, X)
 
     def confidence(self, X) -> np.ndarray:
-        """Calibrated probability that the predicted set of each row is exactly right, (n_samples,)."""
+        """Calibrated probability that the predicted set of each row is exactly right, (n_samples,).
+
+        With method="temperature" that is P(set) under `distribution` times 1 - `outside_share_`: the distribution holds
+        given that the true set is possible at all.
+        """
         return self._calibration.confidence(self._answers(X))
 
     def select(self, X, min_confidence) -> Selected:
@@ -212,8 +224,7 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         >>> bool(selected.confidence[selected.answered].min() > selected.confidence[~selected.answered].max())
         True
         """
-        if not isinstance(min_confidence, Real) or np.isnan(float(min_confidence)):
-            raise ValueError(f"min_confidence must be a number; got {min_confidence!r}.")
+        _check_min_confidence(min_confidence)
         answers = self._answers(X)
         confidence = self._calibration.confidence(answers)
         answered = confidence >= min_confidence
@@ -276,7 +287,7 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         tags.target_tags.multi_output = own.target_tags.multi_output
         return tags
 
-    def _calibrate(self, parts):
+    def _calibrate(self, parts, groups):
         """Set the calibration and what the held-out rows say of it."""
         weights = np.concatenate([part.weights for part in parts])
         outside = np.concatenate([~part.inside for part in parts])
@@ -286,67 +297,34 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 f"{len(outside)}. Use method='isotonic', a larger label space or more rows."
             )
         self._weights, self.outside_share_ = weights, float(np.average(outside, weights=weights))
+        calibrate = CALIBRATIONS[self.method]
         raw = [(part.answers.confidence(1.0), part.correct(1.0)) for part in parts]
-        honest = [(c.confidence(part.answers), part.correct(c.temperature)) for part, c in self._honest(parts)]
         self.raw_confidence_, self.raw_correct_ = (np.concatenate(arrays) for arrays in zip(*raw, strict=True))
-        self.confidence_, self.correct_ = (np.concatenate(arrays) for arrays in zip(*honest, strict=True))
+        self.confidence_, self.correct_ = _honest(calibrate, parts, groups)
         self.raw_calibration_error_ = self._error(self.raw_confidence_, self.raw_correct_)
         self.calibration_error_ = self._error(self.confidence_, self.correct_)
         self.risk_coverage_ = metrics.risk_coverage(self.confidence_, self.correct_, sample_weight=weights)
-        self._calibration = CALIBRATIONS[self.method](parts)
+        self._calibration = calibrate(parts)
         self.temperature_, self.calibrator_ = self._calibration.temperature, self._calibration.regression
-
-    def _honest(self, parts):
-        """Each part with a calibration by others, without the part's own group of folds."""
-        group = np.arange(len(parts)) % N_HONEST
-        chosen = {
-            number: CALIBRATIONS[self.method]([part for part, g in zip(parts, group, strict=True) if g != number])
-            for number in np.unique(group)
-        }
-        return [(part, chosen[number]) for part, number in zip(parts, group, strict=True)]
 
     def _error(self, confidence, correct):
         return metrics.expected_calibration_error(confidence, correct, sample_weight=self._weights)
 
     def _answers(self, X):
         check_is_fitted(self)
-        return _ask(self.estimator_, held_out.validated_rows(self, X), self._targets, self._never)
-
-
-@dataclass(frozen=True, eq=False)
-class _Answers:
-    """What a fitted classifier says of rows: the distribution, its own sets, and its decision.
-
-    The decision is a function of the distribution, or None where the classifier's own sets are right at any
-    temperature.
-    """
-
-    distribution: LabelSetDistribution
-    own_sets: np.ndarray
-    decision: Callable | None
-
-    def sets(self, temperature):
-        """Predicted sets (n_samples, n_labels)."""
-        if self.decision is None or temperature == 1:
-            return self.own_sets
-        return self.decision(self.distribution.temper(temperature))
-
-    def confidence(self, temperature):
-        """Probabilities of the predicted sets, (n_samples,)."""
-        probs = self.distribution.temper(temperature).prob(self.sets(temperature))
-        return np.minimum(probs.astype(np.float64), 1.0)
+        return ask(self.estimator_, held_out.validated_rows(self, X), self._targets, self._never)
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
     """Held-out rows of a fold: answers, true sets, whether the classifier of the fold knows their labels, weights."""
 
-    answers: _Answers
+    answers: Answers
     truth: np.ndarray
     is_known: np.ndarray
     weights: np.ndarray
 
-    @property
+    @cached_property
     def inside(self):
         """Whether the true sets are possible, (n_samples,)."""
         return self.is_known & np.isfinite(self.answers.distribution.log_prob(self.truth))
@@ -354,44 +332,69 @@ class _Part:
     def correct(self, temperature):
         return (self.answers.sets(temperature) == self.truth).all(axis=1) & self.is_known
 
-    def slope(self, temperature, inside):
-        """Derivative of the log-likelihood of the true sets by 1/T, each (n_samples,).
+    def without(self, rows):
+        """The same part with weight 0 for a mask of rows."""
+        return replace(self, weights=np.where(rows, 0.0, self.weights))
+
+    def slope(self, temperature):
+        """Derivative of the log-likelihood of the true sets that are possible by 1/T, and about its rounding error.
 
         d log P(y) / d(1/T) = T (log P(y) + entropy): with s(y) the score of a set with its bias, log P(y) =
         s(y)/T - log Z and the entropy is log Z - E[s]/T, which leaves s(y) - E[s].
         """
-        tempered = self.answers.distribution.temper(temperature)
-        slopes = temperature * (tempered.log_prob(self.truth).astype(np.float64) + tempered.entropy())
-        return float(self.weights[inside] @ slopes[inside])
+        tempered, weights = self.answers.distribution.temper(temperature), self.weights[self.inside]
+        log_prob, entropy = (
+            temperature * float(weights @ values[self.inside].astype(np.float64))
+            for values in (tempered.log_prob(self.truth), tempered.entropy())
+        )
+        return log_prob + entropy, 10 * np.finfo(tempered.scores.dtype).eps * (entropy - log_prob)
 
 
 @dataclass(frozen=True, eq=False)
 class _Calibration:
-    """Confidence from answers: at a temperature, then mapped by the regression where there is one."""
+    """Confidence from answers: at a temperature, as many rows are possible, or mapped by a regression."""
 
     temperature: float = 1.0
+    inside_share: float = 1.0
     regression: IsotonicRegression | None = None
 
     def confidence(self, answers):
-        confidence = answers.confidence(self.temperature)
+        confidence = self.inside_share * answers.confidence(self.temperature)
         return confidence if self.regression is None else self.regression.predict(confidence)
 
 
 def _by_temperature(parts):
-    """The temperature within TEMPERATURES of the largest likelihood; 1 where none matters."""
-    inside = [part.inside for part in parts]
+    """The temperature of the largest likelihood of true and imagined rows, and the share of possible rows."""
+    parts = [part for part in parts if part.weights.any()]
+    inside, weights = (np.concatenate(arrays) for arrays in zip(*((p.inside, p.weights) for p in parts), strict=True))
+    imagined = N_IMAGINED * _imagined_weight(weights[weights > 0])
+    share = imagined / (weights[inside].sum() + imagined)
+    return _Calibration(_temperature(parts, share), float(np.average(inside, weights=weights)))
 
-    def slope(log_temperature):
-        temperature = np.exp(log_temperature)
-        return sum(part.slope(temperature, rows) for part, rows in zip(parts, inside, strict=True))
 
-    lowest, highest = np.log(TEMPERATURES)
-    at_lowest, at_highest = slope(lowest), slope(highest)
-    if at_lowest >= 0 and at_highest <= 0:
-        return _Calibration()
-    if at_lowest >= 0 or at_highest <= 0:
-        return _Calibration(TEMPERATURES[0] if at_lowest >= 0 else TEMPERATURES[1])
-    return _Calibration(float(np.exp(brentq(slope, lowest, highest, xtol=1e-12))))
+def _temperature(parts, share):
+    """The best temperature where imagined rows are that share of all: where slope(T) = share * slope(1), or an end.
+
+    A row that is drawn from the distribution of a row at T = 1 has on average the slope E_1[s] - E_T[s], the slope of
+    the row at T less that at 1. So the slopes of true rows of weight n and imagined ones of weight m, m = n * share /
+    (1 - share), add up to slope(T) + m/n (slope(T) - slope(1)).
+    """
+
+    def slope(temperature):
+        return np.sum([part.slope(temperature) for part in parts], axis=0)
+
+    at_one, rounding = slope(1.0)
+    if abs(at_one) <= rounding:
+        return 1.0
+    left, end = share * at_one, TEMPERATURES[int(at_one < 0)]
+    if np.sign(slope(end)[0] - left) == np.sign(at_one):
+        return end
+    return float(np.exp(brentq(lambda log_T: slope(np.exp(log_T))[0] - left, 0.0, np.log(end), xtol=1e-12)))
+
+
+def _imagined_weight(weights):
+    """That of an imagined row: 1, as weights count rows, but no more than the mean, as they may add up to 1."""
+    return min(1.0, weights.mean())
 
 
 def _by_isotonic_regression(parts):
@@ -401,10 +404,41 @@ def _by_isotonic_regression(parts):
             *((part.answers.confidence(1.0), part.correct(1.0), part.weights) for part in parts), strict=True
         )
     )
-    return _Calibration(1.0, isotonic_map(confidence, correct, sample_weight=weights))
+    return _Calibration(regression=isotonic_map(confidence, correct, sample_weight=weights))
 
 
 CALIBRATIONS = {"temperature": _by_temperature, "isotonic": _by_isotonic_regression}
+
+
+def _groups(folds):
+    """The group of each held-out row, an array per fold: that of the first fold which holds it out."""
+    _, number = np.unique(held_out.first_fold(folds), return_inverse=True)
+    return np.split(number % N_HONEST, np.cumsum([len(rows) for _, rows in folds])[:-1])
+
+
+def _honest(calibrate, parts, groups):
+    """Confidence in the sets of all rows, calibrated by rows of other groups only, and whether the sets are right."""
+    chosen = {
+        number: calibrate([part.without(group == number) for part, group in zip(parts, groups, strict=True)])
+        for number in np.unique(np.concatenate(groups))
+    }
+    results = [_by_groups(part, group, chosen) for part, group in zip(parts, groups, strict=True)]
+    return tuple(np.concatenate(arrays) for arrays in zip(*results, strict=True))
+
+
+def _by_groups(part, group, chosen):
+    confidence, correct = np.empty(len(group)), np.empty(len(group), bool)
+    for number in np.unique(group):
+        rows, calibration = group == number, chosen[number]
+        confidence[rows] = calibration.confidence(part.answers)[rows]
+        correct[rows] = part.correct(calibration.temperature)[rows]
+    return confidence, correct
+
+
+def _check_min_confidence(value):
+    is_number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    if not is_number or not (0 <= value <= 1 or value == np.inf):
+        raise ValueError(f"min_confidence must be a number from 0 to 1, or infinity to answer nothing; got {value!r}.")
 
 
 def _part_of_fold(task, train, rows):
@@ -414,7 +448,7 @@ def _part_of_fold(task, train, rows):
     def question(fitted, X):
         form = replace(task.form, classes=np.asarray(fitted.classes_)) if task.form.is_one_class_per_row else task.form
         truth, is_known = _truth(task, form, rows)
-        return _Part(_ask(fitted, X, form, never), truth, is_known, task.weights[rows])
+        return _Part(ask(fitted, X, form, never), truth, is_known, task.weights[rows])
 
     return task.answer(train, rows, question)
 
@@ -424,57 +458,7 @@ def _truth(task, form, rows):
     if not form.is_one_class_per_row:
         return task.Y[rows], np.ones(len(rows), bool)
     is_known = np.isin(task.y[rows], form.classes)
-    truth = np.zeros((len(rows), _n_labels(form)), np.int8)
+    truth = np.zeros((len(rows), n_labels(form)), np.int8)
     if is_known.any():
         truth[is_known] = form.indicator(task.y[rows][is_known])
     return truth, is_known
-
-
-def _ask(fitted, X, form, never):
-    """The answers of a fitted classifier to rows X."""
-    predicted = fitted.predict(X)
-    own_sets = form.indicator(predicted) if form.is_one_class_per_row else _as_sets(predicted, _n_labels(form))
-    last, features = _last_step(fitted, X)
-    if hasattr(last, "distribution"):
-        return _Answers(last.distribution(features), own_sets, _decision(last, form))
-    if not hasattr(fitted, "predict_proba"):
-        raise ValueError(f"The estimator must have distribution or predict_proba once fitted; {fitted!r} has neither.")
-    never = np.zeros(_n_labels(form), bool) if form.is_one_class_per_row else never
-    return _Answers(_independent(held_out.label_scores(fitted, X, never, "predict_proba"), form), own_sets, None)
-
-
-def _as_sets(predicted, n_labels):
-    predicted = np.asarray(predicted.toarray() if hasattr(predicted, "toarray") else predicted)
-    return as_indicator(predicted.reshape(-1, n_labels), "The estimator's predictions")
-
-
-def _last_step(fitted, X):
-    """The classifier within pipelines and searches, and the features that it gets for X."""
-    if hasattr(fitted, "best_estimator_"):
-        return _last_step(fitted.best_estimator_, X)
-    if isinstance(fitted, Pipeline):
-        return _last_step(fitted[-1], fitted[:-1].transform(X) if len(fitted) > 1 else X)
-    return fitted, X
-
-
-def _decision(classifier, form):
-    decision = getattr(classifier, "decision", "exact_match")
-    if form.is_one_class_per_row or decision == "exact_match":
-        return None
-    return decisions.resolve(decision, classifier.answer_sizes)
-
-
-def _independent(probabilities, form):
-    """The distribution of independent labels, or of one class per row, with these probabilities."""
-    if not ((probabilities >= 0) & (probabilities <= 1)).all():
-        raise ValueError(
-            f"The estimator's predict_proba must lie from 0 to 1; got {probabilities.min()} to {probabilities.max()}."
-        )
-    clipped, n_labels = np.clip(probabilities, RESOLUTION, 1 - RESOLUTION), probabilities.shape[1]
-    if form.is_one_class_per_row and len(form.classes) != 2:
-        return CardinalitySpace(n_labels, 1, 1).distribution(np.log(clipped))
-    return CardinalitySpace(n_labels, 0, n_labels).distribution(logit(clipped))
-
-
-def _n_labels(form):
-    return 1 if form.is_one_class_per_row and len(form.classes) == 2 else len(form.classes)

@@ -13,17 +13,23 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.model_selection import check_cv
+from sklearn.model_selection._search import BaseSearchCV
+from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_sample_weight, _num_samples, has_fit_parameter, validate_data
 
 from mlrh import targets
+from mlrh.knowledge import UNKNOWN
 
 N_FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The estimator and all training rows, with y as the estimator takes it and as an indicator matrix Y."""
+    """The estimator and all training rows, with y as the estimator takes it and as an indicator matrix Y.
+
+    weights_name is what the estimator's fit calls the weights, None where it gets none.
+    """
 
     estimator: Any
     X: Any
@@ -31,14 +37,14 @@ class Task:
     Y: np.ndarray
     form: targets.Targets
     weights: np.ndarray
-    passes_weights: bool
+    weights_name: str | None
 
     def fit(self, rows=None):
         """A clone of the estimator fitted to the rows with these numbers, all by default."""
         rows = np.arange(len(self.Y)) if rows is None else rows
         estimator = clone(self.estimator)
         X, y = _safe_split(estimator, self.X, self.y, rows)
-        options = {"sample_weight": self.weights[rows]} if self.passes_weights else {}
+        options = {} if self.weights_name is None else {self.weights_name: self.weights[rows]}
         try:
             return estimator.fit(X, y, **options)
         except ValueError as error:
@@ -46,9 +52,8 @@ class Task:
             if len(constant) == 0:
                 raise
             raise ValueError(
-                f"The estimator must take labels that all or none of its training rows have, as label {constant[0]} "
-                f"in all rows or those of a fold; it says {str(error)!r}. Wrap what it fits per label in "
-                "mlrh.baselines.OrConstant, use other folds, or drop the label."
+                f"{error} (All or none of the rows of this fit have label {constant[0]}. If the estimator can't take "
+                "that, wrap what it fits per label in mlrh.baselines.OrConstant, use other folds, or drop the label.)"
             ) from error
 
     def answer(self, train, held_out, question):
@@ -68,14 +73,14 @@ class Task:
 def task(estimator, X, form, Y, sample_weight) -> Task:
     """The checked training rows, of y in a form and as an indicator matrix."""
     targets.check_same_length(X, Y)
+    _check_every_label_known(Y)
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    if sample_weight is not None and not has_fit_parameter(estimator, "sample_weight"):
-        raise ValueError(f"sample_weight must be None, because {type(estimator).__name__}.fit doesn't take it.")
+    name = None if sample_weight is None else _name_of_weights(estimator)
     if (weights == 0).any():
         form, Y = _shown(form, Y, weights > 0)
     y = form.decode(Y) if form.is_one_class_per_row else Y.astype(np.int64)
     y = y[:, 0] if Y.shape[1] == 1 and y.ndim == 2 else y
-    return Task(estimator, X, y, Y, form, weights, passes_weights=sample_weight is not None)
+    return Task(estimator, X, y, Y, form, weights, name)
 
 
 def folds(cv, task) -> list:
@@ -98,6 +103,30 @@ def folds(cv, task) -> list:
     if len(result) < 2:
         raise ValueError(f"cv must give at least 2 folds with held-out rows of positive weight; got {len(result)}.")
     return result
+
+
+def first_fold(folds) -> np.ndarray:
+    """The first fold that holds out each row, (n_held_out,): for every held-out row of every fold in turn.
+
+    What is chosen by rows of other first folds has not seen a row, even where folds repeat rows.
+    """
+    rows, fold = (
+        np.concatenate([rows for _, rows in folds]),
+        np.repeat(np.arange(len(folds)), [len(r) for _, r in folds]),
+    )
+    _, first, place = np.unique(rows, return_index=True, return_inverse=True)
+    if len(np.unique(fold[first])) < 2:
+        raise ValueError(
+            "cv must have later folds that hold out rows which the first one doesn't, to judge each by others; the "
+            f"first fold holds out all {len(first)}. Use folds that don't overlap."
+        )
+    return fold[first][place]
+
+
+def take_over(meta, fitted):
+    """Give a meta-estimator all attributes of its fitted copy."""
+    vars(meta).clear()
+    vars(meta).update(vars(fitted))
 
 
 def validated_rows(meta, X):
@@ -135,6 +164,27 @@ def check_finite(scores):
     if bad.any():
         row, label = np.argwhere(bad)[0]
         raise ValueError(f"Scores must be finite; got {scores[row, label]} for label {label} of row {row}.")
+
+
+def _check_every_label_known(Y):
+    unknown = (Y == UNKNOWN).any(axis=1)
+    if unknown.any():
+        raise ValueError(
+            f"y needs every label known, since held-out sets are compared with it; {np.count_nonzero(unknown)} rows "
+            f"have NaN or masked entries, the first is row {int(np.argmax(unknown))}. Drop these rows."
+        )
+
+
+def _name_of_weights(estimator):
+    """What the estimator's fit calls sample_weight; for a pipeline that is after the name of its last step."""
+    if isinstance(estimator, Pipeline):
+        step, last = estimator.steps[-1]
+        return f"{step}__{_name_of_weights(last)}"
+    if isinstance(estimator, BaseSearchCV):
+        return _name_of_weights(estimator.estimator)
+    if not has_fit_parameter(estimator, "sample_weight"):
+        raise ValueError(f"sample_weight must be None, because {type(estimator).__name__}.fit doesn't take it.")
+    return "sample_weight"
 
 
 def _shown(form, Y, present):

@@ -152,11 +152,8 @@ def reliability(confidence, correct, n_bins=15, *, sample_weight=None) -> Reliab
     >>> bins.confidence, bins.share_correct, bins.count
     (array([0.5, 0.8]), array([0.5, 1. ]), array([2, 2]))
     """
-    confidence, correct = _confidences(confidence, correct)
-    confidence, correct, weights = _weighted(confidence, correct, sample_weight)
-    if not isinstance(n_bins, Integral) or isinstance(n_bins, bool) or n_bins < 1:
-        raise ValueError(f"n_bins must be a positive integer; got {n_bins!r}.")
-    values, ties, hits = _tied(confidence, correct, weights)
+    values, ties, hits = _tied(*present_rows(confidence, correct, sample_weight))
+    _check_positive_integer(n_bins, "n_bins")
     # The middle rank of ties, as a fraction of n_samples, times n_bins, rounded down; exact for whole weights.
     middle = 2 * np.cumsum(ties) - ties
     _, bins = np.unique(middle * int(n_bins) // (2 * ties.sum()), return_inverse=True)
@@ -209,12 +206,14 @@ class RiskCoverage:
         Between two entries, where rows of equal confidence would be answered in part, wrong ones are spread evenly
         among these, so that the order of rows plays no part and n copies of every row change nothing.
         """
-        before, wrong = np.append(0.0, self.coverage[:-1]), self.coverage * self.risk
-        slope = np.diff(wrong, prepend=0.0) / (self.coverage - before)
+        step = np.diff(self.coverage, prepend=0.0) > 0  # not where rows weigh too little to change the coverage
+        coverage, wrong = self.coverage[step], (self.coverage * self.risk)[step]
+        before = np.append(0.0, coverage[:-1])
+        slope = np.diff(wrong, prepend=0.0) / (coverage - before)
         # risk(c) = constant / c + slope from one entry to the next; the constant is 0 for the first.
         constant = np.append(0.0, wrong[:-1] - slope[1:] * before[1:])
-        logs = np.append(0.0, np.log(self.coverage[1:] / self.coverage[:-1]))
-        return float(np.sum(constant * logs + slope * (self.coverage - before)))
+        logs = np.append(0.0, np.log(coverage[1:] / coverage[:-1]))
+        return float(np.sum(constant * logs + slope * (coverage - before)))
 
     def largest_coverage(self, risk) -> CoveragePoint:
         """The point of largest coverage among those with at most this risk.
@@ -249,8 +248,7 @@ def risk_coverage(confidence, correct, *, sample_weight=None) -> RiskCoverage:
     >>> curve.largest_coverage(risk=0.1)
     CoveragePoint(coverage=0.5, risk=0.0, threshold=0.7)
     """
-    confidence, correct = _confidences(confidence, correct)
-    values, ties, hits = (part[::-1] for part in _tied(*_weighted(confidence, correct, sample_weight)))
+    values, ties, hits = (part[::-1] for part in _tied(*present_rows(confidence, correct, sample_weight)))
     answered, right = np.cumsum(ties), np.cumsum(hits)
     wrong = np.cumsum(ties - hits)
     return RiskCoverage(answered / answered[-1], wrong / (wrong + right), values)
@@ -276,6 +274,7 @@ def assured_threshold(confidence, correct, *, risk, assurance, n_looks=20) -> fl
     0.4
     """
     confidence, correct = _confidences(confidence, correct)
+    _check_positive_integer(n_looks, "n_looks")
     level = 1 - (1 - _share(assurance, "assurance")) / n_looks
     ranked = np.sort(confidence)[::-1]
     looks = ranked[np.ceil(np.arange(1, n_looks + 1) * len(ranked) / n_looks).astype(np.int64) - 1]
@@ -285,6 +284,14 @@ def assured_threshold(confidence, correct, *, risk, assurance, n_looks=20) -> fl
     some = n_wrong < n_answered
     bounds[some] = stats.beta.ppf(level, n_wrong[some] + 1, (n_answered - n_wrong)[some])
     return float(looks[bounds <= _share(risk, "risk")].min(initial=np.inf))
+
+
+def present_rows(confidence, correct, sample_weight=None):
+    """Confidence, whether right (1.0 or 0.0) and weight of the rows of positive weight, checked; (n_present,) each."""
+    confidence, correct = _confidences(confidence, correct)
+    weights = _weights(sample_weight, len(confidence))
+    present = weights > 0
+    return confidence[present], correct[present], weights[present]
 
 
 def _measures_of_sets(Y, predicted):
@@ -346,18 +353,21 @@ def _confidences(confidence, correct):
     return confidence, correct.astype(np.float64)
 
 
-def _weighted(confidence, correct, sample_weight):
-    """The rows of positive weight, and their weights."""
+def _weights(sample_weight, n_rows):
     if sample_weight is None:
-        return confidence, correct, np.ones(len(confidence))
+        return np.ones(n_rows)
     weights = np.asarray(sample_weight, np.float64)
-    if weights.shape != confidence.shape or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
+    if weights.shape != (n_rows,) or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
         raise ValueError(
             "sample_weight must hold one number per row, finite, not negative and not all 0; got "
-            f"shape {weights.shape} for {len(confidence)} rows, or such numbers."
+            f"shape {weights.shape} for {n_rows} rows, or such numbers."
         )
-    present = weights > 0
-    return confidence[present], correct[present], weights[present]
+    return weights
+
+
+def _check_positive_integer(value, name):
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a positive integer; got {value!r}.")
 
 
 def _tied(confidence, correct, weights):

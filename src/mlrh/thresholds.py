@@ -3,6 +3,7 @@
 Knows the forms of y and what classifiers answer with, and nothing of the joint model, its label spaces or its solvers.
 """
 
+from copy import copy
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -90,7 +91,7 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         One threshold per label; False: the same for all.
     cv : int, splitter, iterable of (training rows, held-out rows) or None, default=None
         None (5, or fewer where rows are fewer) and int: that many shuffled folds, over which each label is spread as
-        evenly as the others allow, rarest first.
+        evenly as the others allow, rarest first. Folds may repeat rows, but not all in the first one.
     beta : float, default=1.0
         Weight of recall against precision in the F metrics; 1 with all others.
     n_jobs : int, default=None
@@ -107,7 +108,8 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     cv_scores_ : array of shape (n_folds,)
         The same in each fold.
     honest_score_, honest_scores_ : float, array of shape (n_folds,)
-        With the thresholds of each fold chosen by the other folds only.
+        With the thresholds of each fold chosen by rows of the other folds only. Where folds repeat rows, a row counts
+        to the first fold that holds it out.
     default_score_, default_scores_ : float, array of shape (n_folds,)
         At 1/2 (at 0 for a decision function).
     score_spread_ : float
@@ -162,24 +164,28 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         ----------
         X : whatever the estimator takes, with n_samples rows
         y : indicator matrix, list of label sets, or two classes of shape (n_samples,)
-            The estimator gets an array of 0 and 1, or the classes.
+            With every label known. The estimator gets an array of 0 and 1, or the classes.
         sample_weight : array of shape (n_samples,), optional
-            Passed on to the estimator, and the weights of the rows in the metric; a row of weight 0 is absent.
+            Passed on to the estimator (of a pipeline to the last step, of a search to its estimator), and the weights
+            of the rows in the metric; a row of weight 0 is absent.
 
         Returns
         -------
         self
         """
         metric = metric_of(self.metric, self.beta)
-        X = indexable(validate_data(self, X, skip_check_array=True))[0]
-        form, Y = targets.encode(y)
+        fitted = copy(self)  # so that a fit that fails leaves the last one as it was
+        X = indexable(validate_data(fitted, X, skip_check_array=True))[0]
+        form, Y = targets.encode(y, partly_known=True)
         _check_estimator(self.estimator, form)
         task = held_out.task(self.estimator, X, form, Y, sample_weight)
         folds = held_out.folds(self.cv, task)
+        first_fold = held_out.first_fold(folds)
         answers = Parallel(n_jobs=self.n_jobs)(delayed(_scores_of_fold)(task, *fold) for fold in folds)
-        self._choose(_pooled(task, folds, answers), metric)
-        self.estimator_, self._never = task.fit(), task.never()
-        self._targets, self.classes_ = task.form, task.form.classes
+        fitted._choose(_pooled(task, folds, answers), first_fold, metric)
+        fitted.estimator_, fitted._never = task.fit(), task.never()
+        fitted._targets, fitted.classes_ = task.form, task.form.classes
+        held_out.take_over(self, fitted)
         return self
 
     def predict(self, X):
@@ -216,13 +222,13 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         tags.classifier_tags.multi_label = own.classifier_tags is not None and own.classifier_tags.multi_label
         return tags
 
-    def _choose(self, rows, metric):
+    def _choose(self, rows, first_fold, metric):
         """Set the thresholds and what the held-out rows say of them."""
         self.has_own_threshold_ = self.per_label & seen_in_every_fold(rows)
         self.thresholds_, self.common_threshold_ = tune(rows, metric, self.has_own_threshold_)
         honest = np.empty(rows.Y.shape, bool)
-        for fold in range(rows.fold.max() + 1):
-            here = rows.fold == fold
+        for fold in np.unique(first_fold):
+            here = first_fold == fold
             others = rows.take(~here)
             honest[here] = rows.scores[here] > tune(others, metric, self.per_label & seen_in_every_fold(others))[0]
         self.best_score_, self.cv_scores_ = scores_of(rows, rows.scores > self.thresholds_, metric)
