@@ -17,7 +17,7 @@ def main(n_train=2000, n_test=1000):
     X, Y = scaler.transform(train.X), train.Y.astype(float)
     Y[np.random.RandomState(0).uniform(size=Y.shape) < 0.5] = np.nan
     complete = ~np.isnan(Y).any(axis=1)
-    print(f"{len(Y)} scenes, {np.isnan(Y).mean():.0%} of the entries of Y are NaN; {complete.sum()} complete rows.\n")
+    print(f"{len(Y)} scenes, {np.isnan(Y).mean():.0%} of the entries of Y are NaN; complete rows: {complete.sum()}.\n")
     fits = {
         "known entries, jointly": (X, Y, {"size_bias": True}),
         "known entries, one LR per label": (X, Y, {"min_labels": 0, "max_labels": 10}),

@@ -16,6 +16,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris, make_classification
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.exceptions import NotFittedError
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, LeaveOneOut, RepeatedKFold, ShuffleSplit
@@ -730,3 +731,8 @@ def test_the_examples_of_the_page_on_confidence_print_what_it_says():
     page = Path(__file__).parents[1] / "docs" / "confidence.md"
     results = doctest.testfile(str(page), module_relative=False)
     assert results.attempted > 10 and results.failed == 0
+
+
+def test_confidence_of_a_model_that_is_not_fitted_says_so():
+    with pytest.raises(NotFittedError):
+        CalibratedSets(MLRHClassifier()).confidence([[0.0]])

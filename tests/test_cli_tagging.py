@@ -139,6 +139,25 @@ def test_the_same_rows_in_another_format_are_the_same_rows(scenes, tmp_path, mon
     assert "Going on from 1 decided row" in result.stderr
 
 
+def test_a_page_closed_without_a_decision_names_no_file(scenes, tmp_path, monkeypatch):
+    def nobody(server):
+        server.server_close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(serving, "run", nobody)
+    arguments = [
+        "tag",
+        str(scenes / "model.mlrh"),
+        str(scenes / "test.csv"),
+        "-o",
+        str(tmp_path / "none.csv"),
+        "--no-browser",
+    ]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 130 and "Stopped; nothing was decided." in result.stderr
+    assert not (tmp_path / "none.csv").exists()
+
+
 def test_rows_of_standard_input_are_tagged_into_the_file_that_is_named(scenes, tmp_path, monkeypatch):
     def person(server):
         server.session.decide(15, "digit 9", 0)

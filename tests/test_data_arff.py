@@ -321,7 +321,7 @@ FAULTS = {
     "overflow": (TWO + "1e999,red,0\n", r"line 6: 'a' must be finite"),
     "label 2": (header("a numeric", "b {x}", "y numeric") + "1,x,2\n", r"line 6: 'y' must be 0 or 1; found '2'"),
     "undeclared 1": (header("a numeric", "b {x}", "y {0}") + "1,x,1\n", r"line 6: 'y' must be 0, the only declared"),
-    "missing label": (TWO + "1,red,0\n1,red,?\n", r"line 7: 'y' is missing; a label must be 0 or 1"),
+    "missing label": (TWO + "1,red,0\n1,red,?\n", r"line 7: 'y' has no value; a label must be 0 or 1"),
     "label words": (
         header("a numeric", "b {x}", "y {a,b}") + "1,x,a\n",
         r"line 4: label 'y' must have the values 0",

@@ -185,7 +185,7 @@ FAULTS = {
     "no header": ("1.5,2,0\n1,2,1\n", "line 1: the first line must hold the names of the columns"),
     "header only": ("a,y\n", "has no rows"),
     "label 2": ("a,y\n1,0\n1,2\n", "line 3: column 'y' must be 0 or 1; found '2'"),
-    "missing label": ("a,y\n1,0\n1,\n", "line 3: column 'y' is missing; a label must be 0 or 1"),
+    "missing label": ("a,y\n1,0\n1,\n", "line 3: column 'y' has no value; a label must be 0 or 1"),
     "no such label": ("a,z\n1,0\n", "has no column 'y', which the list of labels names as a label"),
     "decimal commas": ("a;y\n1,5E-05;0\n2,5;1\n", "line 2: column 'a' must have decimal points, not commas"),
     "thousands": ("a;y\n3,5;0\n1.234,5;1\n", "line 2: column 'a' must have decimal points, not commas; found '3,5'"),
@@ -245,7 +245,7 @@ def test_parquet_columns_of_pandas_are_numbers_codes_and_labels(tmp_path):
 
 PARQUET_FAULTS = {
     "label 2": ({"a": [1.0, 2.0], "y": [1, 2]}, "row 2, column 'y' must be 0 or 1; found '2.0'"),
-    "missing label": ({"a": [1.0, 2.0], "y": [1, None]}, "row 2, column 'y' is missing"),
+    "missing label": ({"a": [1.0, 2.0], "y": [1, None]}, "row 2, column 'y' has no value"),
     "infinite": ({"a": [1.0, np.inf], "y": [1, 0]}, "row 2, column 'a' must be finite"),
     "list": ({"a": [[1.0], [2.0]], "y": [1, 0]}, "column 'a' has the type list"),
     "time": ({"a": pd.to_datetime(["2020-01-01"]), "y": [1]}, "column 'a' has the type timestamp"),

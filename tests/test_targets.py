@@ -264,3 +264,9 @@ def test_more_columns_than_in_training_are_an_error():
     form, _ = targets.encode(MATRIX[:, :2])
     with pytest.raises(ValueError, match="must have 2 columns, as in training; got 3"):
         form.indicator(MATRIX)
+
+
+@pytest.mark.parametrize("y", [[["1", "", "0", "1"], ["0", "1", "0", "0"]], [("yes", "no", "no"), ("no", "no", "yes")]])
+def test_a_matrix_of_strings_is_not_taken_for_label_sets(y):
+    with pytest.raises(ValueError, match=r"holds each label once; row 0 of y is .* give numbers 0 and 1, not strings"):
+        targets.encode(y)

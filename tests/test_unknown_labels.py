@@ -299,9 +299,15 @@ def test_score_needs_a_complete_y():
         MLRHClassifier().fit(X, Y).score(X, Y)
 
 
-@pytest.mark.parametrize("other", [LabelPowerset(), TunedThresholds(LogisticRegression())])
-def test_other_estimators_refuse_unknown_labels_in_one_sentence(other):
-    with pytest.raises(ValueError, match="only 0 and 1, 1 where the row has the label; found nan in row 0, column 1"):
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (LabelPowerset(), "only 0 and 1, 1 where the row has the label; found nan in row 0, column 1"),
+        (TunedThresholds(LogisticRegression()), "needs every label known, .* the first is row 0"),
+    ],
+)
+def test_other_estimators_refuse_unknown_labels_in_one_sentence(other, message):
+    with pytest.raises(ValueError, match=message):
         other.fit(ONE_FEATURE, MATRIX)
 
 

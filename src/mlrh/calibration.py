@@ -208,6 +208,7 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         With method="temperature" that is P(set) under `distribution` times 1 - `outside_share_`: the distribution holds
         given that the true set is possible at all.
         """
+        check_is_fitted(self)
         return self._calibration.confidence(self._answers(X))
 
     def select(self, X, min_confidence) -> Selected:

@@ -258,6 +258,11 @@ def _label_names(y, *, only_strings):
     """The labels of all sets, sorted."""
     labels: dict = {}
     for i, row in enumerate(y):
+        if only_strings and len(set(row)) < len(row):
+            raise ValueError(
+                f"A label set holds each label once; row {i} of y is {list(row)!r}. For an indicator matrix, give "
+                "numbers 0 and 1, not strings."
+            )
         for label in row:
             if _is_missing(label) or (only_strings and not isinstance(label, str)):
                 raise ValueError(

@@ -53,7 +53,13 @@ def tag(
     try:
         run_page(session, about, port=port, open_browser=browser, tell=lambda sentence: say(console, sentence))
     except KeyboardInterrupt:
-        say(console, f"Stopped; what was decided is in {target}, and the same command goes on from there.")
+        is_kept = Path(target).exists()
+        say(
+            console,
+            f"Stopped; what was decided is in {target}, and the same command goes on from there."
+            if is_kept
+            else "Stopped; nothing was decided.",
+        )
         raise
 
 

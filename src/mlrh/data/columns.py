@@ -141,7 +141,7 @@ class Labels(_Lookup):
     def _code(self, position, cell):
         text = self._plain(cell)
         if text is None:
-            raise BadCellError(position, "is missing; a label must be 0 or 1 in every row.")
+            raise BadCellError(position, "has no value; a label must be 0 or 1 in every row.")
         value = label_value(text)
         if value is None or value not in self._allowed:
             must = "0 or 1" if len(self._allowed) == 2 else f"{min(self._allowed)}, the only declared value"

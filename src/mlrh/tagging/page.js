@@ -41,7 +41,7 @@ async function send(path, body) {
     options.body = JSON.stringify(body);
   }
   const response = await fetch(path, options).catch(() => {
-    throw new Error("No answer: the program that serves this page has ended. Start it again and reload the page.");
+    throw new Error("No answer: the program that serves this page has ended. Start it again and open the new address that it prints.");
   });
   const answer = await response.json();
   if (!response.ok) throw new Error(answer.error);
