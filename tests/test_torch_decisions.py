@@ -63,6 +63,12 @@ def test_ties_go_to_the_smaller_set_and_the_lower_label():
     assert decide(d, "hamming").tolist() == [[0, 0, 0]]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_marginals_of_one_half_are_left_out_in_every_type(dtype):
+    d = CardinalitySpace(100, 0, 100).distribution(torch.zeros(1, 100, dtype=dtype))
+    assert decide(d, "hamming").sum() == 0
+
+
 @pytest.mark.parametrize(
     ("decision", "message"),
     [

@@ -122,6 +122,18 @@ def compute_outside():
     return found
 
 
+def compute_wrong():
+    """Losses of targets that are no sets, dense and listed, each after a row that is one."""
+    from mlrh.torch import kernels
+
+    dense = torch.zeros(4, 8)
+    dense[0, 2], dense[1, 2], dense[2, 2], dense[3, :2] = 1, 0.9, -1, torch.tensor([1.0, 0.5])
+    listed = torch.tensor([[5, -1], [8, -1], [0, 9], [100, 1]])
+    log_weights = torch.tensor([-torch.inf, 0.0, 0.0])
+    targets = {"dense": dense, "listed": listed}
+    return {name: kernels.forward(outside_scores(), one, log_weights, 1)[0] for name, one in targets.items()}
+
+
 def outside_scores():
     return torch.linspace(-2, 2, 32).reshape(4, 8)
 
@@ -212,6 +224,11 @@ def test_an_unknown_target_shows_as_nan(results):
     assert results["outside"]["dense"]["loss"].isnan().tolist() == [False, False, False, True]
 
 
+@pytest.mark.parametrize("kind", ["dense", "listed"])
+def test_a_target_that_is_no_set_shows_as_nan(results, kind):
+    assert results["wrong"][kind].isnan().tolist() == [False, True, True, True]
+
+
 def test_the_public_loss_is_the_same_with_and_without_the_kernels(results):
     found, expected = results["public"], compute_public()
     for name, value in expected.items():
@@ -245,4 +262,5 @@ def test_without_biases_the_choice_reads_no_values():
 
 
 if __name__ == "__main__":
-    torch.save(compute(CASES) | {"outside": compute_outside(), "public": compute_public()}, sys.argv[1])
+    found = {"outside": compute_outside(), "wrong": compute_wrong(), "public": compute_public()}
+    torch.save(compute(CASES) | found, sys.argv[1])

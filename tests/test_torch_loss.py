@@ -241,6 +241,17 @@ def test_logits_that_are_not_contiguous_give_the_same_loss_and_gradient():
             r"logits must be a floating point tensor of shape \(n_rows, n_labels\)",
         ),
         (lambda: MLRHLoss(3)(LOGITS[:, :0], SETS[:, :0]), "a column per label"),
+        (lambda: MLRHLoss(3)(LOGITS, SETS.numpy()), "targets must be a tensor; got ndarray"),
+        (lambda: MLRHLoss(3)(LOGITS, SETS.to("meta")), "targets must be on the device of the logits, cpu; got meta"),
+        (lambda: MLRHLoss(3)(LOGITS, SETS, torch.ones(6, device="meta")), "weight must be on the device .* got meta"),
+        (
+            lambda: MLRHLoss(3, size_bias=torch.zeros(4, device="meta"))(LOGITS, SETS),
+            "size_bias must be on the device of the logits, cpu; got meta",
+        ),
+        (lambda: mlrh_loss(LOGITS, SETS, max_labels=3, size_bias=True), "size_bias must be a tensor .* got bool"),
+        (lambda: mlrh_loss(LOGITS, SETS, max_labels=3, size_bias=[0.0] * 4), "size_bias must be a tensor .* got list"),
+        (lambda: MLRHLoss(3, size_bias=torch.zeros(4, requires_grad=True)), "must be a Parameter to be learned"),
+        (lambda: MLRHLoss(3, padding_index=4)(LOGITS, INDICES), "must be no label, which are 0 to 4; got 4"),
     ],
 )
 def test_a_wrong_call_is_one_sentence(call, message):
@@ -277,6 +288,82 @@ def test_validate_names_the_first_bad_row_of_index_targets(row, message):
     logits = torch.nn.functional.pad(LOGITS, (0, 0))
     with pytest.raises(ValueError, match=message):
         MLRHLoss(3, validate=True, padding_index=-1)(logits, targets)
+
+
+@pytest.mark.parametrize("smooth", [0.9, -1.0, 0.5])
+@pytest.mark.parametrize("beside", [0.0, NAN])
+def test_targets_that_are_no_set_are_refused_by_row_and_column(smooth, beside):
+    targets = SETS.double()
+    targets[2] = torch.tensor([1.0, smooth, 0.0, 0.0, beside])
+    with pytest.raises(ValueError, match=f"found {smooth:g} in row 2, column 1. Label smoothing has no meaning"):
+        mlrh_loss(LOGITS, targets, max_labels=3)
+
+
+@pytest.mark.parametrize("unobserved", [None, True])
+@pytest.mark.parametrize("smooth", [0.9, -1.0])
+def test_targets_that_are_no_set_make_the_loss_nan_where_nobody_may_look(smooth, unobserved, monkeypatch):
+    monkeypatch.setattr("mlrh.torch.targets.can_look", lambda targets: False)
+    targets = SETS.double()
+    targets[2] = torch.tensor([1.0, smooth, 0.0, 0.0, 0.0])
+    losses = mlrh_loss(LOGITS, targets, max_labels=3, unobserved=unobserved, reduction="none")
+    assert losses.isnan().tolist() == [False, False, True, False, False, False]
+
+
+@pytest.mark.parametrize("row", [[2, 2, -1], [-2, 1, -1], [1, 5, -1]])
+def test_indices_that_are_no_set_are_refused_by_row(row):
+    targets = INDICES.clone()
+    targets[1] = torch.tensor(row)
+    with pytest.raises(ValueError, match="distinct labels from 0 to 4, filled up with -1; row 1 is"):
+        mlrh_loss(LOGITS, targets, max_labels=3, padding_index=-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+def test_index_targets_may_be_of_any_integer_type(dtype):
+    targets = INDICES.masked_fill(INDICES == -1, 100).to(dtype)
+    loss = mlrh_loss(LOGITS, targets, max_labels=3, padding_index=100)
+    torch.testing.assert_close(loss, mlrh_loss(LOGITS, SETS, max_labels=3), rtol=0, atol=1e-14)
+
+
+def test_validate_refuses_unobserved_labels_where_they_are_denied():
+    with pytest.raises(ValueError, match=r"found nan in row 0, column 1\. Say unobserved=True"):
+        mlrh_loss(LOGITS, PARTLY, max_labels=3, unobserved=False, validate=True)
+
+
+def test_validate_names_a_size_whose_bias_is_minus_infinity():
+    with pytest.raises(ValueError, match="size_bias is finite; row 0 has 2 labels, of which size_bias is -inf"):
+        mlrh_loss(LOGITS, SETS, max_labels=3, size_bias=torch.tensor([0.0, 0.0, -torch.inf, 0.0]), validate=True)
+
+
+def test_validate_counts_the_unobserved_labels_of_a_row_outside_the_space():
+    targets = SETS.double()
+    targets[3] = torch.tensor([1.0, 0.0, NAN, 0.0, 0.0])
+    with pytest.raises(ValueError, match=r"3 to 3 labels, .* row 3 has 1 and 1 unobserved ones"):
+        mlrh_loss(LOGITS[3:4].repeat(4, 1), targets[[2, 5, 2, 3]], min_labels=3, max_labels=3, validate=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_unobserved_labels_never_have_a_negative_loss(dtype):
+    logits = 8 * torch.randn(300, 20, generator=torch.Generator().manual_seed(6))
+    logits[:, 0] = -40.0
+    targets = torch.full((300, 20), NAN).index_fill(1, torch.tensor([0]), 0.0)
+    logits[:, 1], targets[:, 1] = 50.0, 1.0
+    losses = mlrh_loss(logits.to(dtype), targets, max_labels=4, reduction="none")
+    assert (losses >= 0).all()
+    assert losses.max() < 1e-4
+
+
+def test_sizes_may_be_integers_of_numpy():
+    loss = MLRHLoss(np.int64(3), min_labels=np.int32(1), padding_index=np.int64(-1))
+    assert [type(size) for size in (loss.max_labels, loss.min_labels, loss.padding_index)] == [int, int, int]
+    torch.testing.assert_close(loss(LOGITS, INDICES), MLRHLoss(3)(LOGITS, SETS), rtol=0, atol=1e-14)
+
+
+def test_the_loss_after_inference_mode_can_be_trained():
+    with torch.inference_mode():
+        MLRHLoss(4, min_labels=2)(LOGITS.clone(), SETS)
+    logits = LOGITS.clone().requires_grad_()
+    MLRHLoss(4, min_labels=2)(logits, SETS | SETS.roll(1, 1)).backward()
+    assert logits.grad.isfinite().all()
 
 
 def test_validate_lets_good_targets_pass():

@@ -137,6 +137,49 @@ def test_an_exported_loss_equals_the_original_at_another_batch_size():
     torch.testing.assert_close(program.module()(logits, targets), loss(logits, targets), rtol=0, atol=0)
 
 
+def exported(n_labels, max_labels, dynamic_labels=None):
+    """A program of the loss with index targets, from logits without gradient and a batch of 4."""
+    rows = torch.export.Dim("rows", min=2)
+    of_logits = {0: rows} if dynamic_labels is None else {0: rows, 1: dynamic_labels}
+    example = (torch.randn(4, n_labels), torch.tensor([[0, 2, -1]] * 4))
+    loss = MLRHLoss(max_labels, padding_index=-1)
+    return torch.export.export(loss, example, dynamic_shapes=(of_logits, {0: rows})).module()
+
+
+@pytest.mark.parametrize(("n_labels", "max_labels"), [(5, 3), (600, 3)])
+def test_an_exported_loss_of_indices_has_the_gradient_of_the_original_at_another_batch_size(n_labels, max_labels):
+    logits = torch.randn(9, n_labels, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    targets = torch.tensor([[0, 2, -1]] * 9)
+    loss, expected = exported(n_labels, max_labels)(logits, targets), MLRHLoss(3, padding_index=-1)(logits, targets)
+    torch.testing.assert_close(loss, expected, rtol=0, atol=0)
+    torch.testing.assert_close(*(torch.autograd.grad(x, logits)[0] for x in (loss, expected)), rtol=0, atol=0)
+
+
+def test_an_exported_loss_takes_another_number_of_labels():
+    program = exported(5, 3, torch.export.Dim("labels", min=4, max=500))
+    logits, targets = torch.randn(6, 40), torch.tensor([[0, 30, -1]] * 6)
+    torch.testing.assert_close(program(logits, targets), MLRHLoss(3, padding_index=-1)(logits, targets))
+
+
+FORWARD = {
+    "loss": lambda scores: mlrh_loss(scores, SETS, max_labels=3),
+    "marginals": lambda scores: CardinalitySpace(5, 1, 3).distribution(scores).marginals(),
+    "cardinality_pmf": lambda scores: CardinalitySpace(5, 1, 3).distribution(scores).cardinality_pmf(),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of its own use of torch.jit
+@pytest.mark.parametrize("question", FORWARD)
+def test_forward_mode_derivatives_are_refused(question):
+    logits = inputs()[0].detach()
+    with pytest.raises(NotImplementedError, match="no derivatives in forward mode"):
+        torch.func.jvp(FORWARD[question], (logits,), (torch.ones_like(logits),))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(logits, torch.ones_like(logits))
+        with pytest.raises(NotImplementedError, match="no derivatives in forward mode"):
+            FORWARD[question](dual)
+
+
 @pytest.mark.parametrize("name", ["log_loss", "marginals", "size_pmf"])
 def test_operators_keep_the_rules_of_custom_operators(name):
     logits, size_bias = inputs()
@@ -164,12 +207,6 @@ def test_under_autocast_the_loss_is_computed_in_float32(dtype):
     torch.testing.assert_close(loss.double(), MLRHLoss(3)(logits.double(), SETS), rtol=0, atol=1e-5)
     loss.backward()
     assert layer.weight.grad.isfinite().all()
-
-
-def test_data_parallel_without_a_gpu_passes_the_loss_through():
-    module = torch.nn.DataParallel(MLRHLoss(3))
-    logits, _ = inputs()
-    torch.testing.assert_close(module(logits, SETS), MLRHLoss(3)(logits, SETS), rtol=0, atol=0)
 
 
 PROGRAM = """

@@ -1,7 +1,9 @@
 """A linear layer trained with MLRHLoss to convergence is MLRHClassifier; and the package works without torch."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,6 +51,32 @@ def test_a_learned_size_bias_has_the_values_of_the_classifier():
     classifier = MLRHClassifier(C=1.0, min_labels=1, max_labels=3, size_bias=True, **TIGHT).fit(X, Y)
     np.testing.assert_allclose(coef, classifier.coef_, rtol=0, atol=1e-5)
     np.testing.assert_allclose(loss.size_bias.detach().numpy()[1:], classifier.size_bias_[1:4], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("n_labels", "max_labels", "scales"), [(10, 3, (7.5, 8.2, 7.2)), (1024, 4, (35, 102, 13))])
+def test_loss_and_gradient_are_as_much_larger_than_those_of_bce_as_the_docs_say(n_labels, max_labels, scales):
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.randint(1, max_labels + 1, (500, 1), generator=generator)
+    targets = (torch.rand(500, n_labels, generator=generator).argsort(1).argsort(1) < counts).float()
+
+    def figures(criterion):
+        logits = torch.zeros(500, n_labels, requires_grad=True)
+        loss = criterion(logits, targets)
+        (gradient,) = torch.autograd.grad(loss, logits)
+        return torch.stack((loss.detach(), gradient.norm(), gradient.abs().mean()))
+
+    quotients = figures(MLRHLoss(max_labels)) / figures(torch.nn.BCEWithLogitsLoss())
+    torch.testing.assert_close(quotients, torch.tensor(scales, dtype=torch.float32), rtol=0.02, atol=0)
+
+
+def test_the_example_of_the_docs_trains_a_network_that_answers_in_sets():
+    text = (Path(__file__).parents[1] / "docs" / "neural-networks.md").read_text()
+    names: dict = {}
+    torch.manual_seed(0)
+    exec(re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1), names)
+    untrained = MLRHLoss(3)(torch.zeros(256, 10), names["Y"])
+    assert names["criterion"](names["network"](names["X"]), names["Y"]) < untrained
+    assert (names["sets"].sum(1) >= 1).all()
 
 
 WITHOUT_TORCH = """

@@ -53,7 +53,9 @@ def _exact_match(distribution):
 
 
 def _hamming(distribution):
-    return (distribution.marginals().detach() > 0.5).to(torch.int8)
+    scores = distribution.scores.detach().to(torch.float64)  # in a narrow type 1/2 can't be told from its neighbours
+    marginals = distribution.space.distribution(scores).marginals().detach()
+    return (marginals > 0.5 * (1 + TIE)).to(torch.int8)
 
 
 def _f1(distribution):

@@ -10,7 +10,7 @@ from numbers import Integral
 import torch
 
 from mlrh.torch import operators, ranking, sampling
-from mlrh.torch.sizes import check_scores, check_size_bias, check_sizes, log_weights
+from mlrh.torch.sizes import check_scores, check_sets, check_size_bias, check_sizes, log_weights
 
 
 class CardinalitySpace:
@@ -41,7 +41,7 @@ class CardinalitySpace:
                 size_bias if isinstance(size_bias, torch.Tensor) else torch.tensor(size_bias, dtype=torch.float64)
             )
             check_size_bias(size_bias, max_labels, n_labels)
-        self.n_labels, self.min_labels, self.max_labels = n_labels, min_labels, max_labels
+        self.n_labels, self.min_labels, self.max_labels = int(n_labels), int(min_labels), int(max_labels)
         self.size_bias = size_bias
 
     def __repr__(self):
@@ -79,9 +79,14 @@ class LabelSetDistribution:
         return torch.nn.functional.pad(pmf, (0, self.space.n_labels - self.space.max_labels))
 
     def log_prob(self, Y):
-        """Log-probability of one set per row, Y (n_rows, n_labels) -> (n_rows,); -inf outside the space."""
+        """Log-probability of one set per row, Y (n_rows, n_labels) of 0 and 1 -> (n_rows,); -inf outside the space.
+
+        Y is checked, which on a GPU means waiting, but under torch.compile: there other numbers make it NaN or -inf.
+        """
         if Y.shape != self.scores.shape:
             raise ValueError(f"Y must have shape {tuple(self.scores.shape)}, one set per row; got {tuple(Y.shape)}.")
+        if not torch.compiler.is_compiling():
+            check_sets(Y, "Y")
         return -operators.log_loss(self.scores, Y, self._log_weights(), **self._options())
 
     def mode(self):
@@ -98,8 +103,7 @@ class LabelSetDistribution:
         sets, exist = ranking.top_sets(self.scores.detach(), self._log_weights().detach(), n)
         repeated = LabelSetDistribution(self.space, self.scores.repeat_interleave(n, 0))
         log_probs = repeated.log_prob(sets.flatten(0, 1)).reshape(-1, n)
-        # The order is exact; log-probabilities may be out of it by a rounding error.
-        return sets, torch.where(exist, log_probs, -torch.inf).cummin(1).values
+        return sets, _ordered(torch.where(exist, log_probs, -torch.inf))
 
     def sample(self, n=1, generator=None):
         """n independent sets per row, (n_rows, n, n_labels), int8; `generator` is a torch.Generator of their device."""
@@ -110,6 +114,16 @@ class LabelSetDistribution:
 
     def _options(self):
         return {"min_labels": self.space.min_labels, "biased": self.space.size_bias is not None}
+
+
+def _ordered(log_probs):
+    """Log-probabilities (n_rows, n) that never rise along a row, each with the gradient of its own set.
+
+    The order of the sets is exact; their log-probabilities may be out of it by a rounding error.
+    """
+    values = log_probs.detach()
+    lowest = values.cummin(1).values
+    return log_probs + torch.where(lowest < values, lowest - values, 0.0)
 
 
 def _positive_count(n):

@@ -84,6 +84,11 @@ def size_pmf(saved):
     return saved[1]
 
 
+def empty_saved(scores, targets, log_weights, *, indices=None):
+    """Tensors of the shapes and types that `forward` saves, for the same arguments."""
+    return _saved(scores, _Shape(scores, targets, log_weights, indices))
+
+
 class _Shape:
     """Sizes of one call, and how it is cut into programs."""
 

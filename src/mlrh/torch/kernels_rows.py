@@ -218,26 +218,28 @@ def _dense_target(
     scores, targets, target_counts, target_labels, rows, cells, chunks, mine, n_labels, stride,
     MAX_LABELS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Size of each row's target set and the sum of its scores, from the list of its labels; NaN if a target is."""
+    """Size of each row's target set and the sum of its scores, from the list of its labels; NaN if one isn't 1."""
     slots = tl.arange(0, LANES)[None, None, :]
     count = tl.load(target_counts + cells[:, None] + chunks, mask=mine, other=0)
     given = slots < tl.minimum(count, MAX_LABELS)[:, :, None]
     lists = ((cells[:, None] + chunks) * MAX_LABELS)[:, :, None]
     label = tl.load(target_labels + lists + slots, mask=given, other=0)
     where = (rows[:, None] * n_labels + chunks * stride)[:, :, None] + label
-    present = tl.load(targets + where, mask=given, other=0).to(tl.float64)
+    present = tl.load(targets + where, mask=given, other=1).to(tl.float64)
+    present = tl.where(present == 1, present, float("nan"))
     score = tl.load(scores + where, mask=given, other=0).to(tl.float64)
     return tl.sum(count, axis=1), tl.sum(tl.sum(score * present, axis=2), axis=1)
 
 
 @triton.jit
 def _listed_target(scores, targets, rows, n_labels, n_indices, LANES: tl.constexpr):
-    """Size of each row's target set and the sum of its scores, from labels padded with -1."""
+    """Size of each row's target set and the sum of its scores, from labels padded with -1; NaN if one is no label."""
     slots = tl.arange(0, LANES)[None, :]
     there = (slots < n_indices) & (rows >= 0)[:, None]
     label = tl.load(targets + (rows * n_indices)[:, None] + slots, mask=there, other=-1)
     given = (label >= 0) & (label < n_labels)
     score = tl.load(scores + (rows * n_labels)[:, None] + label, mask=given, other=0).to(tl.float64)
+    score = tl.where(label >= n_labels, float("nan"), score)
     return tl.sum((label >= 0).to(tl.int32), axis=1), tl.sum(score, axis=1)
 
 

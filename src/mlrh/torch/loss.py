@@ -5,6 +5,7 @@ from numbers import Integral
 import torch
 
 from mlrh.torch import operators
+from mlrh.torch import targets as checks
 from mlrh.torch.sizes import check_scores, check_size_bias, check_sizes, log_weights
 
 REDUCTIONS = ("mean", "none", "sum")
@@ -17,8 +18,10 @@ class MLRHLoss(torch.nn.Module):
     summed over labels, with both 1 it is CrossEntropyLoss; in between, the labels of a row compete. Costs
     O(K * max_labels) per row.
 
-    The mean is over the B rows, not over the B * K entries as in BCEWithLogitsLoss: losses and gradients are about K
-    times as large, so divide a learning rate that was tuned for it (Adam and the like don't see the scale).
+    The mean is over the B rows, not over the B * K entries as in BCEWithLogitsLoss, so losses and gradients are larger:
+    at the start of training the norm of the gradient by the logits is 8 times as large for K=10 and max_labels=3, 102
+    times for K=1024 and max_labels=4. Divide a learning rate of SGD that was tuned for BCE by about that (Adam and the
+    like don't see the scale).
 
     Parameters
     ----------
@@ -28,7 +31,8 @@ class MLRHLoss(torch.nn.Module):
         Smallest size of a label set; 0 if a row may have no label.
     size_bias : tensor or Parameter of shape (max_labels + 1,), or True, optional
         Added to the score of a set of j labels; entries below min_labels don't matter. True makes a Parameter of zeros,
-        to be learned with the network: pass `loss.parameters()` to the optimizer too.
+        to be learned with the network: pass `loss.parameters()` to the optimizer too. There is no ridge on it, as
+        MLRHClassifier has: add 0.05 * loss.size_bias.square().sum() to the summed loss for that.
     weight : tensor of shape (B,), optional
         Weight of each row; `forward` takes one for its batch, too. Rows are weighted as a whole: there is no weight per
         label (see `pos_weight`).
@@ -41,8 +45,8 @@ class MLRHLoss(torch.nn.Module):
         On a GPU and under torch.compile looking would mean waiting: set it to True there if targets hold NaN, which
         otherwise make the loss NaN.
     validate : bool, default=False
-        Raise where a target is outside the label space, and name the row, instead of an infinite loss. Waits for the
-        GPU; not for use under torch.compile.
+        Raise where a target is outside the label space, and name the row, instead of an infinite loss; and check the
+        numbers also on a GPU. Waits for the GPU; not for use under torch.compile.
     pos_weight : None
         Not offered, see Notes.
 
@@ -79,12 +83,12 @@ class MLRHLoss(torch.nn.Module):
     ):
         super().__init__()
         _check_options(min_labels, max_labels, reduction, padding_index, pos_weight)
-        self.min_labels, self.max_labels = min_labels, max_labels
-        self.reduction, self.padding_index = reduction, padding_index
+        self.min_labels, self.max_labels = int(min_labels), int(max_labels)
+        self.reduction, self.padding_index = reduction, None if padding_index is None else int(padding_index)
         self.unobserved, self.validate = unobserved, validate
         self.size_bias: torch.Tensor | None
         self.weight: torch.Tensor | None
-        _register(self, "size_bias", _initial_bias(size_bias, max_labels))
+        _register(self, "size_bias", _initial_bias(size_bias, self.max_labels))
         _register(self, "weight", weight)
 
     def forward(self, logits, targets, weight=None):
@@ -126,6 +130,10 @@ def mlrh_loss(
     P) list the distinct labels of each row. A target outside the label space has infinite loss and a finite gradient,
     so that one such row shows in the loss and doesn't spoil the network.
 
+    Other numbers, such as those of label smoothing, have no meaning for the likelihood of a set. On the CPU they, and
+    indices that are repeated or no labels, are refused; on a GPU and under torch.compile, where looking would mean
+    waiting, they make the loss of dense targets NaN or infinite, and indices are up to you (or validate=True).
+
     Computed in float32 at least, whatever the type of the logits; the loss is float64 for float64, else float32.
     """
     _check_options(min_labels, max_labels, reduction, padding_index, None)
@@ -133,18 +141,19 @@ def mlrh_loss(
     check_sizes(min_labels, max_labels, logits.shape[1])
     if size_bias is not None:
         check_size_bias(size_bias, max_labels, logits.shape[1])
+    _check_devices(logits, targets=targets, weight=weight, size_bias=size_bias)
     sizes = log_weights(logits, min_labels, max_labels, size_bias)
     options = {"min_labels": min_labels, "biased": size_bias is not None}
-    if validate:
-        _validate_entries(targets, logits.shape[1], padding_index)
     if padding_index is not None:
-        losses = _of_indices(logits, targets, sizes, padding_index, options)
-    elif _is_partial(targets, unobserved):
+        losses = _of_indices(logits, targets, sizes, padding_index, validate, options)
+    elif _is_partial(targets, unobserved, validate):
         losses = _of_known(logits, targets, sizes, options)
     else:
         losses = operators.log_loss(logits, targets, sizes, **options)
+        if not (validate or checks.can_look(targets) or _kernels_look(logits, sizes, size_bias)):
+            losses = checks.nan_where_wrong(losses, targets)
     if validate:
-        _validate_sizes(targets, losses, (min_labels, max_labels), padding_index)
+        checks.check_losses(targets, losses.detach(), (min_labels, max_labels), padding_index)
     return _reduced(losses if weight is None else _weighted(losses, weight), reduction)
 
 
@@ -154,7 +163,11 @@ def _reduced(losses, reduction):
     return losses.mean() if reduction == "mean" else losses.sum()
 
 
-def _of_indices(logits, targets, sizes, padding_index, options):
+def _of_indices(logits, targets, sizes, padding_index, validate, options):
+    if targets.dtype not in (torch.int32, torch.int64):
+        targets = targets.to(torch.int64)
+    if validate or checks.can_look(targets):
+        checks.check_indices(targets, logits.shape[1], padding_index)
     if padding_index != -1:
         targets = targets.masked_fill(targets == padding_index, -1)
     return operators.log_loss(logits, targets, sizes, are_indices=True, **options)
@@ -169,15 +182,27 @@ def _of_known(logits, targets, sizes, options):
     free = logits.masked_fill(~is_free, -torch.inf)
     consistent = operators.log_loss(free, None, sizes_of_free, min_labels=0)
     present = torch.where(is_present, logits, 0.0).sum(1, dtype=consistent.dtype)
-    return operators.log_loss(logits, None, sizes, **options) - (present + consistent)
+    losses = operators.log_loss(logits, None, sizes, **options) - (present + consistent)
+    is_wrong = ~(is_free | is_present | (targets == 0)).all(1)
+    return _not_negative(losses).masked_fill(is_wrong, torch.nan)
 
 
-def _is_partial(targets, unobserved):
+def _not_negative(losses):
+    """Losses that rounding made less than 0 are 0, their gradients unchanged."""
+    values = losses.detach()
+    return losses + torch.where(values < 0, -values, 0.0)
+
+
+def _is_partial(targets, unobserved, validate):
     """Whether targets have unobserved labels, as far as that is known or can be looked up without waiting."""
-    if unobserved is not None or not targets.is_floating_point():
-        return bool(unobserved) and targets.is_floating_point()
-    can_look = targets.device.type == "cpu" and not torch.compiler.is_compiling()
-    return can_look and bool(targets.sum().isnan())
+    if validate or checks.can_look(targets):
+        return checks.look(targets, unobserved, strict=validate)
+    return bool(unobserved) and targets.is_floating_point()
+
+
+def _kernels_look(logits, sizes, size_bias):
+    """Whether the kernels of the GPU serve, which make the loss of a wrong target NaN themselves."""
+    return logits.is_cuda and size_bias is None and sizes.shape[0] <= 33
 
 
 def _weighted(losses, weight):
@@ -193,6 +218,11 @@ def _initial_bias(size_bias, max_labels):
         return torch.nn.Parameter(torch.zeros(max_labels + 1))
     size_bias = size_bias if isinstance(size_bias, torch.Tensor) else torch.as_tensor(size_bias, dtype=torch.float32)
     check_size_bias(size_bias, max_labels)
+    if size_bias.requires_grad and not isinstance(size_bias, torch.nn.Parameter):
+        raise ValueError(
+            "size_bias of MLRHLoss must be a Parameter to be learned; got a tensor that requires a gradient. Wrap it "
+            "in torch.nn.Parameter, or give it to mlrh_loss with each batch."
+        )
     return size_bias
 
 
@@ -221,16 +251,16 @@ def _check_options(min_labels, max_labels, reduction, padding_index, pos_weight)
 def _check_tensors(logits, targets, weight, padding_index):
     check_scores(logits, "logits")
     shape = tuple(logits.shape)
+    for name, tensor in (("targets", targets), ("weight", weight)):
+        if not isinstance(tensor, torch.Tensor) and (tensor is not None or name == "targets"):
+            raise ValueError(f"{name} must be a tensor; got {type(tensor).__name__}. Make it one with torch.as_tensor.")
     if padding_index is None and targets.shape != logits.shape:
         raise ValueError(
             f"Dense targets must have the shape of the logits, {shape}; got {tuple(targets.shape)}. Give label indices "
             "with padding_index=-1."
         )
-    if padding_index is not None and (targets.dim() != 2 or len(targets) != shape[0] or _is_no_index(targets)):
-        raise ValueError(
-            f"Index targets must be integers of shape ({shape[0]}, n); got {targets.dtype} of shape "
-            f"{tuple(targets.shape)}."
-        )
+    if padding_index is not None:
+        _check_index_targets(targets, shape, padding_index)
     if weight is not None and weight.shape not in ((), (shape[0],)):
         raise ValueError(
             f"weight must have one entry per row, shape ({shape[0]},); got {tuple(weight.shape)}. Labels can't be "
@@ -238,47 +268,26 @@ def _check_tensors(logits, targets, weight, padding_index):
         )
 
 
+def _check_index_targets(targets, shape, padding_index):
+    if targets.dim() != 2 or targets.shape[0] != shape[0] or _is_no_index(targets):
+        raise ValueError(
+            f"Index targets must be integers of shape ({shape[0]}, n); got {targets.dtype} of shape "
+            f"{tuple(targets.shape)}."
+        )
+    if 0 <= padding_index < shape[1]:
+        raise ValueError(
+            f"padding_index must be no label, which are 0 to {shape[1] - 1}; got {padding_index}. Fill up with -1."
+        )
+
+
+def _check_devices(logits, **tensors):
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.dim() and tensor.device != logits.device:
+            raise ValueError(
+                f"{name} must be on the device of the logits, {logits.device}; got {tensor.device}. Move it there, a "
+                "loss that holds it with loss.to(device)."
+            )
+
+
 def _is_no_index(targets):
     return targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool
-
-
-def _validate_entries(targets, n_labels, padding_index):
-    if padding_index is None:
-        _validate_dense(targets, n_labels)
-    else:
-        _validate_indices(targets, n_labels, padding_index)
-
-
-def _validate_sizes(targets, losses, limits, padding_index):
-    """Raise for the first row whose target is no set of the label space: its loss is infinite."""
-    if losses.isposinf().any():
-        row = int(losses.isposinf().to(torch.int8).argmax())
-        count = (targets[row] == 1 if padding_index is None else targets[row] != padding_index).sum()
-        raise ValueError(
-            f"Every target must have {limits[0]} to {limits[1]} labels, min_labels to max_labels; row {row} has "
-            f"{int(count)}. Change these sizes or leave the row out."
-        )
-
-
-def _validate_dense(targets, n_labels):
-    bad = ~((targets == 0) | (targets == 1) | (targets != targets))
-    if bad.any():
-        row, column = divmod(int(bad.to(torch.int8).argmax()), n_labels)
-        raise ValueError(
-            f"Dense targets must be 0, 1 or, where unobserved, NaN; found {targets[row, column].item()} in row {row}, "
-            f"column {column}."
-        )
-
-
-def _validate_indices(targets, n_labels, padding_index):
-    is_label = targets != padding_index
-    ordered = torch.where(is_label, targets, n_labels + torch.arange(targets.shape[1], device=targets.device))
-    ordered = ordered.sort(1).values
-    repeated = (ordered[:, 1:] == ordered[:, :-1]).any(1)
-    bad = (is_label & ((targets < 0) | (targets >= n_labels))).any(1) | repeated
-    if bad.any():
-        row = int(bad.to(torch.int8).argmax())
-        raise ValueError(
-            f"Index targets must be distinct labels from 0 to {n_labels - 1}, filled up with {padding_index}; row "
-            f"{row} is {targets[row].tolist()}."
-        )

@@ -2,6 +2,9 @@
 
 CUDA tensors go to the Triton kernels where these serve, all others to `recurrence`. First derivatives are kept or
 computed by the adjoint recurrence; second ones come from `curvature`. Third ones are not there.
+
+Registered operators (`torch.library.custom_op`) serve the compiler, export and second derivatives. A call of one costs
+some tenths of a millisecond; in eager mode the loss is an autograd Function around the same computations.
 """
 
 import importlib.util
@@ -14,6 +17,7 @@ from torch import Tensor
 
 from mlrh.torch import recurrence
 from mlrh.torch.curvature import curvature
+from mlrh.torch.eager import is_eager, refuse_forward_mode
 from mlrh.torch.recurrence import Targets
 
 
@@ -29,11 +33,15 @@ def log_loss(scores, targets, log_weights, *, min_labels, are_indices=False, bia
     are_indices : bool, whether targets are labels
     biased : bool; False promises that the log-weights of admissible sizes are equal
     """
+    refuse_forward_mode(scores, log_weights)
     if are_indices and targets.shape == scores.shape:
         targets = torch.nn.functional.pad(targets, (0, 1), value=-1)  # can't be taken for a dense target
     keep = torch.is_grad_enabled() and (scores.requires_grad or log_weights.requires_grad)
-    loss, _ = _log_loss(scores, targets, log_weights, min_labels, are_indices, biased, keep)
-    return loss
+    keep = keep or torch.compiler.is_exporting()  # who loads the program may want gradients
+    arguments = (scores, targets, log_weights, min_labels, are_indices, biased, keep)
+    if not is_eager(scores, targets, log_weights):
+        return _log_loss(*arguments)[0]
+    return _LogLoss.apply(*arguments)
 
 
 def marginals(scores, log_weights, *, min_labels, biased=True):
@@ -49,12 +57,12 @@ def size_pmf(scores, log_weights, *, min_labels, biased=True):
 
 
 def _saved(scores, log_weights, min_labels, biased):
+    refuse_forward_mode(scores, log_weights)
     with torch.no_grad():
         return _log_loss(scores, None, log_weights, min_labels, False, biased, True)[1]
 
 
-@torch.library.custom_op("mlrh::log_loss", mutates_args=())
-def _log_loss(
+def _compute_loss(
     scores: Tensor,
     targets: Tensor | None,
     log_weights: Tensor,
@@ -73,6 +81,9 @@ def _log_loss(
     return loss, [] if biased else list(kept)
 
 
+_log_loss = torch.library.custom_op("mlrh::log_loss", _compute_loss, mutates_args=())
+
+
 @_log_loss.register_fake
 def _(scores, targets, log_weights, min_labels, are_indices, biased, keep):
     loss = scores.new_empty(scores.shape[0], dtype=recurrence.working_dtype(scores))
@@ -81,11 +92,10 @@ def _(scores, targets, log_weights, min_labels, are_indices, biased, keep):
     if biased:
         return loss, []
     kernels = _kernels()
-    return loss, list(kernels._saved(scores, kernels._Shape(scores, targets, log_weights, are_indices)))
+    return loss, list(kernels.empty_saved(scores, targets, log_weights, indices=are_indices))
 
 
-@torch.library.custom_op("mlrh::log_loss_gradient", mutates_args=())
-def _log_loss_gradient(
+def _compute_gradient(
     scores: Tensor,
     targets: Tensor | None,
     log_weights: Tensor,
@@ -107,13 +117,15 @@ def _log_loss_gradient(
         return recurrence.backward(scores, _as_targets(targets, are_indices), log_weights, kept, gradient)
 
 
+_log_loss_gradient = torch.library.custom_op("mlrh::log_loss_gradient", _compute_gradient, mutates_args=())
+
+
 @_log_loss_gradient.register_fake
 def _(scores, targets, log_weights, saved, gradient, min_labels, are_indices, biased):
     return torch.empty_like(scores, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("mlrh::size_pmf", mutates_args=())
-def _size_pmf(scores: Tensor, log_weights: Tensor, saved: list[Tensor], min_labels: int, biased: bool) -> Tensor:
+def _compute_sizes(scores: Tensor, log_weights: Tensor, saved: list[Tensor], min_labels: int, biased: bool) -> Tensor:
     """P(|y| = j), (n_rows, max_labels + 1)."""
     scores = scores.contiguous()
     by_kernels = _may_use_kernels(scores, log_weights, min_labels)
@@ -121,6 +133,9 @@ def _size_pmf(scores: Tensor, log_weights: Tensor, saved: list[Tensor], min_labe
     if by_kernels and biased:
         _, kept, by_kernels = _forward(scores, None, log_weights, min_labels, False, biased)
     return (_kernels().size_pmf(kept) if by_kernels else kept[-1]).clone()
+
+
+_size_pmf = torch.library.custom_op("mlrh::size_pmf", _compute_sizes, mutates_args=())
 
 
 @_size_pmf.register_fake
@@ -152,17 +167,39 @@ def _keep_loss(ctx, inputs, output):
 def _backward_of_loss(ctx, gradient, _):
     if gradient is None:
         return (None,) * 7
+    return _derivatives(ctx, gradient, _log_loss_gradient, _size_pmf)
+
+
+def _derivatives(ctx, gradient, of_scores, of_sizes):
+    """Derivatives by the arguments of the loss, by functions that are registered operators or not."""
     scores, targets, log_weights, *saved = ctx.saved_tensors
     by_scores = by_log_weights = None
     if ctx.needs_input_grad[0]:
-        by_scores = _log_loss_gradient(
+        by_scores = of_scores(
             scores, targets, log_weights, saved, gradient, ctx.min_labels, ctx.are_indices, ctx.biased
         )
     if ctx.needs_input_grad[2]:
-        pmf = _size_pmf(scores, log_weights, saved, ctx.min_labels, ctx.biased)
+        pmf = of_sizes(scores, log_weights, saved, ctx.min_labels, ctx.biased)
         by_log_weights = (pmf - _counted(targets, ctx.are_indices, pmf)) * gradient[:, None]
         by_log_weights = _summed_like(by_log_weights, log_weights)
     return by_scores, None, by_log_weights, None, None, None, None
+
+
+class _LogLoss(torch.autograd.Function):
+    """The loss in eager mode; only where its derivative is to be differentiated it calls registered operators."""
+
+    @staticmethod
+    def forward(ctx, scores, targets, log_weights, min_labels, are_indices, biased, keep):
+        loss, saved = _compute_loss(scores, targets, log_weights, min_labels, are_indices, biased, keep)
+        ctx.min_labels, ctx.are_indices, ctx.biased = min_labels, are_indices, biased
+        ctx.save_for_backward(scores, targets, log_weights, *saved)
+        return loss
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if torch.is_grad_enabled() or not is_eager(gradient):
+            return _derivatives(ctx, gradient, _log_loss_gradient, _size_pmf)
+        return _derivatives(ctx, gradient, _compute_gradient, _compute_sizes)
 
 
 def _keep_gradient(ctx, inputs, output):

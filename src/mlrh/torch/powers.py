@@ -4,7 +4,8 @@ With the few heaviest labels of a row set aside, the sums over all sets of the o
 Newton's identities, j e_j = p_1 e_{j-1} - p_2 e_{j-2} + ..., and the marginal of a label is a polynomial in its weight.
 So scores are read once for the loss and once for the gradient, in a dozen operations on blocks that stay in the cache.
 
-The signs alternate: a row whose sums cancel too much is marked, and left to `recurrence`.
+The signs alternate: a row whose sums cancel too much, or would leave the range of floating point, is marked, and left
+to `recurrence`.
 """
 
 import torch
@@ -16,6 +17,9 @@ LARGEST_SET = 8
 BLOCK_ENTRIES = 2**18  # scores in a block
 N_SPLITS = 8  # labels compared at once in the search for the heaviest
 LARGEST_LOSS = {torch.float32: 16.0, torch.float64: 1e3}  # of precision: sum of the terms' magnitudes over the sum
+# A coefficient is the derivative of the log-partition by a sum of powers (but for a factor), which is wrong by the
+# smallest number at least.
+LARGEST_COEFFICIENT = {torch.float32: 1e24, torch.float64: 1e280}
 
 
 def serves(n_labels, max_labels):
@@ -91,7 +95,8 @@ def solve(sums, heavy, log_weights):
     if max_labels > 1:
         is_lossy |= -2.0 * bound * coefficients[1] > coefficients[0]
     rounded = coefficients.T.to(sums.dtype)
-    is_good = ~is_lossy & total.isfinite() & rounded.isfinite().all(1)
+    is_in_range = (coefficients.abs() <= LARGEST_COEFFICIENT[sums.dtype]).all(0)
+    is_good = ~is_lossy & total.isfinite() & is_in_range
     masses = torch.cat((size_weights[:1], size_weights[1:] * products[:, 0]))
     coefficients = torch.where(is_good[:, None], rounded, torch.nan)
     return total.log() + log_scale, (masses / total).T, coefficients, heavy_marginals.to(sums.dtype)

@@ -5,6 +5,8 @@
 
 import torch
 
+from mlrh.torch.recurrence import blocks
+
 
 def by_score(scores):
     """Labels of each row by falling score, (n_rows, n_labels)."""
@@ -46,10 +48,17 @@ def top_sets(scores, log_weights, n):
 
     A set of j labels whose last rank is r is no better than the r + 1 - j sets that hold an unused earlier rank in its
     place, so that only the first max_labels + n - 1 ranks matter. Going through them, the n best sets of each size are
-    kept: O(n_ranks) steps on tensors (n_rows, n_sizes, 2 n).
+    kept: O(n_ranks) steps on tensors (n_rows, n_sizes, 2 n, n_ranks), rows in blocks.
     """
+    n_ranks = min(scores.shape[1], len(log_weights) - 1 + n - 1)
+    rows_at_once = blocks(len(scores), 2 * n * len(log_weights) * n_ranks) or [slice(0)]
+    found = [_top_sets_of_block(scores[rows], log_weights, n, n_ranks) for rows in rows_at_once]
+    sets, exist = zip(*found, strict=True)
+    return torch.cat(sets), torch.cat(exist)
+
+
+def _top_sets_of_block(scores, log_weights, n, n_ranks):
     n_rows, n_labels = scores.shape
-    n_ranks = min(n_labels, len(log_weights) - 1 + n - 1)
     order = by_score(scores)
     descending = _in_order(scores, order, n_ranks)
     lost, members = _best_of_each_size(descending, len(log_weights), n)

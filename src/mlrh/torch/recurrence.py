@@ -4,8 +4,9 @@
 the sets of j = 0, ..., max_labels labels, -inf for a size that isn't admissible. Computed in float32 at least.
 
 A label weighs exp(score) times a power of two that is common to the row, which brings the sums into the range of
-floating point and rounds nothing. A row whose sums leave that range is done again in float64, and if that isn't
-enough, in numbers with an exponent of their own (`scaled`).
+floating point and rounds nothing; a row whose weights themselves would leave that range has its largest score taken off
+before. A row whose sums leave the range is done again in float64, and if that isn't enough, in numbers with an exponent
+of their own (`scaled`).
 """
 
 import math
@@ -21,6 +22,7 @@ TARGET_ENTRIES = 2**18  # scores in a block: its temporaries stay in the cache, 
 LN2 = math.log(2.0)
 # Sums below the first number or above the second are done again. Derivatives by a coefficient are at most their
 # quotient, and meet coefficients that are too small for floating point: together these must not be seen.
+SMALLEST_SUM = 2.0**-20  # of the weights of a row; below, weights that matter may have lost bits to underflow
 SAFE = {torch.float32: (1e-16, 1e18), torch.float64: (1e-140, 1e150)}
 
 
@@ -57,12 +59,13 @@ def empty_saved(scores, log_weights, *, keep):
     """Tensors of the shapes and types that `forward` saves.
 
     By powers: the coefficients of the polynomial that gives the marginal of a label, NaN in rows that it doesn't serve,
-    the marginals of the heavy labels and their indices; else the gradient itself.
+    the marginals of the heavy labels and their indices; else the gradient itself, in the type of the computation: in
+    float16, small ones would be lost before the scale of the loss is applied.
     """
     dtype, (n_rows, n_labels), max_labels = working_dtype(scores), scores.shape, log_weights.shape[-1] - 1
     pmf = scores.new_empty((n_rows, max_labels + 1), dtype=dtype)
     if not powers.serves(n_labels, max_labels):
-        return scores.new_empty((n_rows if keep else 0, n_labels)), pmf
+        return scores.new_empty((n_rows if keep else 0, n_labels), dtype=dtype), pmf
     n_heavy = powers.n_heavy(max_labels)
     coefficients, heavy = (scores.new_empty((n_rows, n), dtype=dtype) for n in (max_labels, n_heavy))
     return coefficients, heavy, scores.new_empty((n_rows, n_heavy), dtype=torch.int64), pmf
@@ -113,9 +116,9 @@ def parts(scores, log_weights):
     scores, log_weights = scores.to(torch.float64), _two_sizes(log_weights).to(torch.float64)
     _, is_safe = _tilted(scores, log_weights, want_marginals=False)
     inside, outside = torch.nonzero(is_safe)[:, 0], torch.nonzero(~is_safe)[:, 0]
-    weights, tilts, _ = _tilted_weights(scores[inside], log_weights[inside])
+    weights, log_tilts, _ = _tilted_weights(scores[inside], log_weights[inside])
     weights = weights[:, : scores.shape[1]]
-    yield inside, _filled(weights, 0.0).T, _size_weights(log_weights[inside], tilts)[0].T
+    yield inside, _filled(weights, 0.0).T, _size_weights(log_weights[inside], log_tilts)[0].T
     if len(outside):
         yield outside, Scaled.exp(_filled(scores[outside], -torch.inf).T), Scaled.exp(log_weights[outside].T)
 
@@ -222,10 +225,10 @@ def of_rows(log_weights, rows, n_rows):
 def _tilted(scores, log_weights, want_marginals):
     """Expectations in the arithmetic of the scores, and whether the sums of a row stayed in its range."""
     log_weights = log_weights.to(torch.float64)
-    weights, tilts, is_nan = _tilted_weights(scores, log_weights)
+    weights, log_tilts, is_nan = _tilted_weights(scores, log_weights)
     wide, narrow = tree.grow(weights, log_weights.shape[1] - 1)
     sums = narrow[-1][:, 0].T.to(torch.float64)
-    size_weights, log_scale = _size_weights(log_weights, tilts)
+    size_weights, log_scale = _size_weights(log_weights, log_tilts)
     masses = size_weights * torch.nn.functional.pad(sums, (1, 0), value=1.0)
     total = masses.sum(1)
     low, high = SAFE[scores.dtype]
@@ -238,20 +241,37 @@ def _tilted(scores, log_weights, want_marginals):
 
 
 def _tilted_weights(scores, log_weights):
-    """exp(scores) 2**tilt, filled up with zeros to a width of the tree, tilts (n_rows,), and whether a score is NaN.
+    """exp(scores + log_tilt), filled up with zeros to a width of the tree, log_tilts (n_rows,), whether a score is NaN.
 
-    Tilts are 0 where the sum of weights is not below the smallest admissible size and max_labels factors of it fit into
-    the range of the sums: this is how scores are that were fitted.
+    Tilts are powers of two, after a shift where the weights would leave the range of floating point. They are 1 where
+    the sum of weights is not below the smallest admissible size and max_labels factors of it fit into the range of the
+    sums: this is how scores are that were fitted.
     """
     n_rows, n_labels = scores.shape
     weights = scores.new_empty(n_rows, tree.padded_width(n_labels))
     torch.exp(scores, out=weights[:, :n_labels])
     weights[:, n_labels:] = 0.0
     sums = weights.sum(1, dtype=torch.float64)
+    log_tilts = -_shift(scores, weights[:, :n_labels], sums)
     tilts = _tilts(sums, log_weights, SAFE[scores.dtype][1])
     if tilts.any():
         weights *= power_of_two(tilts).to(weights.dtype)[:, None]
-    return weights, tilts, sums.isnan()
+    return weights, log_tilts + LN2 * tilts.to(torch.float64), sums.isnan()
+
+
+def _shift(scores, weights, sums):
+    """Shifts (n_rows,) of the scores, float64: the largest of a row where weights out of range matter, else 0.
+
+    The weights and sums of such rows are overwritten. A score that is near the largest loses no bit by it.
+    """
+    shifts = torch.zeros_like(sums)
+    rows = torch.nonzero((sums < SMALLEST_SUM) | (sums == torch.inf))[:, 0]
+    if len(rows):
+        largest = scores[rows].amax(1, keepdim=True).nan_to_num(0.0, 0.0, 0.0)
+        weights[rows] = torch.exp(scores[rows] - largest)
+        sums[rows] = weights[rows].sum(1, dtype=torch.float64)
+        shifts[rows] = largest[:, 0].to(torch.float64)
+    return shifts
 
 
 def _tilts(sums, log_weights, largest):
@@ -264,10 +284,10 @@ def _tilts(sums, log_weights, largest):
     return tilts.clamp(-120, 120).to(torch.int64)  # 2**120 is in the range of float32
 
 
-def _size_weights(log_weights, tilts):
-    """Weights exp(log_weights[j] - log(2) tilt j) over the largest of them, and the logarithm of the largest."""
-    sizes = torch.arange(log_weights.shape[1], device=tilts.device)
-    log_tilts = LN2 * tilts.to(torch.float64)[:, None]
+def _size_weights(log_weights, log_tilts):
+    """Weights exp(log_weights[j] - log_tilt j) over the largest of them, and the logarithm of the largest."""
+    sizes = torch.arange(log_weights.shape[1], device=log_tilts.device)
+    log_tilts = log_tilts[:, None]
     log_scale, heaviest = (log_weights - log_tilts * sizes).max(1, keepdim=True)
     difference = log_weights - log_weights.gather(1, heaviest).nan_to_num(neginf=0.0)
     return torch.exp(difference - log_tilts * (sizes - heaviest)), log_scale[:, 0]
