@@ -322,7 +322,7 @@ def test_digit_scenes_are_predicted_better_by_the_chosen_model_than_by_the_commo
         ({}, {"n_folds": 1}, "n_folds must be at least 2; got 1"),
         ({}, {"kernel": "poly"}, "kernel must be one of 'auto', 'linear', 'rbf'; got 'poly'"),
         ({}, {"label_space": "all"}, "label_space must be one of"),
-        ({}, {"decision": "f1"}, "decision must be one of"),
+        ({}, {"decision": "beauty"}, "decision must be one of"),
     ],
 )
 def test_what_can_not_be_fitted_is_refused_in_a_sentence(change, options, words):
