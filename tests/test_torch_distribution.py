@@ -327,3 +327,11 @@ def log_partition_tolerance(case):
 
 def largest_bias(case):
     return 0 if case["size_bias"] is None else np.abs(case["size_bias"]).max()
+
+
+@given(case=reference.cases(reference.SMALL_INTEGERS))
+@settings(deadline=None, max_examples=150)
+def test_ties_go_to_the_smaller_set_and_then_to_the_lower_labels(case):
+    space = CardinalitySpace(len(case.scores), case.min_labels, case.max_labels, case.size_bias)
+    mode = space.distribution(torch.tensor(case.scores, dtype=torch.float64)[None]).mode()[0]
+    assert mode.tolist() == case.enumerate().best_sets()[0].tolist()
