@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlrh import scaled, tilted
+from mlrh import lanes, scaled, tilted
 from mlrh.label_space import CardinalitySpace, ObservedSpace
 
 FOLDER = Path(__file__).parent / "oracle"
@@ -213,7 +213,7 @@ def is_beyond_tilts(case):
     scores, bias = kernel_inputs(case)
     todo, tilts = np.ones(1, bool), np.zeros(1)
     tilted.towards_mode(scores, bias, todo, tilts)
-    tilted.sizes(scores, bias, todo, tilts, np.empty(1), np.empty((1, len(bias))))
+    lanes.sizes(scores, bias, todo, tilts, np.empty(1), np.empty((1, len(bias))))
     return todo[0]
 
 

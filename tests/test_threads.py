@@ -16,7 +16,7 @@ from joblib.externals.loky import get_reusable_executor
 from numba.core.dispatcher import Dispatcher
 
 import mlrh
-from mlrh import KernelMLRHClassifier, MLRHClassifier, entropy, expected, ranking, scaled, tilted
+from mlrh import KernelMLRHClassifier, MLRHClassifier, entropy, expected, lanes, ranking, scaled, tilted
 from mlrh.blocks import effective_threads, map_blocks
 from mlrh.compiled import kernel
 from mlrh.label_space import CardinalitySpace, ObservedSpace
@@ -201,15 +201,15 @@ def test_a_child_forked_after_a_fit_predicts_the_same_and_does_not_hang(label_sp
 
 
 CACHE_REPORT = """
-from mlrh import tilted
+from mlrh import lanes
 from mlrh.label_space import CardinalitySpace
 CardinalitySpace(3, 1, 2).distribution([[0.1, 0.2, 0.3]]).marginals()
-stats = tilted.expectations.stats
+stats = lanes.expectations.stats
 print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
 
-@pytest.mark.parametrize("module", [entropy, expected, ranking, scaled, tilted])
+@pytest.mark.parametrize("module", [entropy, expected, lanes, ranking, scaled, tilted])
 def test_every_compiled_function_is_kept_in_the_cache(module):
     compiled = [value for value in vars(module).values() if isinstance(value, Dispatcher)]
     assert [function.stats.cache_path is not None for function in compiled] == [True] * len(compiled) != []

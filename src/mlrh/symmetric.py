@@ -2,16 +2,17 @@
 
 `scores` is (n_rows, n_labels), float32 or float64; `size_bias` has max_labels + 1 entries, -inf for a size that is not
 admissible. Results come in the type of the scores, computed in float64 whatever that is. Each block of rows goes
-through `tilted`, and what no tilt can handle through `scaled`. The blocks, and so the results, do not depend on the
-number of threads.
+through `lanes` or `tilted`, and what no tilt can handle through `scaled`. The blocks, and so the results, do not depend
+on the number of threads.
 """
 
 import numpy as np
 
-from mlrh import ranking, scaled, tilted
+from mlrh import lanes, ranking, scaled, tilted
 from mlrh.blocks import map_blocks
 
-TARGET_OPERATIONS = 500_000  # in one block: about a millisecond, so that Ctrl-C is heard and threads stay busy
+TARGET_OPERATIONS = 500_000  # in one block: a millisecond or less, so that Ctrl-C is heard and threads stay busy
+MANY_LABELS = 512  # with this many or more, scores near 0 already want a tilt
 
 
 def log_partition(scores, size_bias, *, n_jobs=None):
@@ -20,7 +21,7 @@ def log_partition(scores, size_bias, *, n_jobs=None):
 
     def work(rows):
         pmf = np.empty((len(result[rows]), len(size_bias)))
-        _run((tilted.sizes, scaled.sizes), (_block(scores, rows), size_bias), (result[rows], pmf))
+        _run((lanes.sizes, scaled.sizes), (_block(scores, rows), size_bias), (result[rows], pmf))
 
     _over_blocks(work, scores, size_bias, n_jobs)
     return result
@@ -32,7 +33,7 @@ def cardinality_pmf(scores, size_bias, *, n_jobs=None):
 
     def work(rows):
         block = np.empty((len(pmf[rows]), len(size_bias)))
-        _run((tilted.sizes, scaled.sizes), (_block(scores, rows), size_bias), (np.empty(len(block)), block))
+        _run((lanes.sizes, scaled.sizes), (_block(scores, rows), size_bias), (np.empty(len(block)), block))
         pmf[rows, : len(size_bias)] = block
 
     _over_blocks(work, scores, size_bias, n_jobs)
@@ -46,7 +47,7 @@ def expectations(scores, size_bias, weights, *, n_jobs=None):
     def work(rows):
         pmf = np.empty((len(log_partition[rows]), len(size_bias)))
         _run(
-            (tilted.expectations, scaled.expectations),
+            (lanes.expectations, scaled.expectations),
             (_block(scores, rows), size_bias),
             (log_partition[rows], marginals[rows], pmf),
         )
@@ -63,7 +64,7 @@ def curvature(scores, size_bias, direction, bias_direction, weights, *, n_jobs=N
     def work(rows):
         d_pmf = np.empty((len(d_marginals[rows]), len(size_bias)))
         inputs = (_block(scores, rows), size_bias, _block(direction, rows), bias_direction)
-        _run((tilted.curvature, scaled.curvature), inputs, (d_marginals[rows], d_pmf))
+        _run((lanes.curvature, scaled.curvature), inputs, (d_marginals[rows], d_pmf))
         return weights[rows] @ d_pmf
 
     parts = _over_blocks(work, scores, size_bias, n_jobs)
@@ -168,7 +169,7 @@ def _run(kernels, inputs, outputs):
     buffers = [np.empty(out.shape) if out.dtype == np.float32 else out for out in outputs]
     scores, size_bias, *_ = inputs
     fast, unlimited = kernels
-    todo, tilts = np.ones(len(scores), bool), np.zeros(len(scores))
+    todo, tilts = np.ones(len(scores), bool), np.full(len(scores), _likely_tilt(scores, size_bias))
     fast(*inputs, todo, tilts, *buffers)
     if todo.any():
         tilted.towards_mode(scores, size_bias, todo, tilts)
@@ -178,6 +179,17 @@ def _run(kernels, inputs, outputs):
     for out, buffer in zip(outputs, buffers, strict=True):
         if out is not buffer:
             out[...] = buffer
+
+
+def _likely_tilt(scores, size_bias):
+    """0, or the tilt of the first row where that row needs one: the others are likely to need about the same."""
+    tilts = np.zeros(1)
+    if scores.shape[1] >= MANY_LABELS and len(scores) > 1:
+        todo, first = np.ones(1, bool), scores[:1]
+        lanes.sizes(first, size_bias, todo, tilts, np.empty(1), np.empty((1, len(size_bias))))
+        if todo[0]:
+            tilted.towards_mode(first, size_bias, todo, tilts)
+    return tilts[0]
 
 
 def _block(array, rows):

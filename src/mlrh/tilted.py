@@ -9,7 +9,8 @@ then weighs f_j exp(size_bias[j] - tilt j), scaled so that the largest factor is
 than 1e-260, so a row whose weights sum to SAFE_TOTAL is exact under any tilt.
 
 Kernels work on the rows marked in `todo`, each with its entry of `tilts`, and clear the mark where the total is safe. A
-tilt of 0 does for most rows, `towards_mode` for nearly all others; the rest is for `scaled`.
+tilt of 0 does for most rows, `towards_mode` for nearly all others; the rest is for `scaled`. What a fit repeats is in
+`lanes`, eight rows at a time; here is what is asked less often, row by row.
 """
 
 import math
@@ -30,94 +31,12 @@ def towards_mode(scores, size_bias, todo, tilts):
 
 
 @kernel
-def sizes(scores, size_bias, todo, tilts, log_partition, pmf):
-    """Write the log-partition (n_rows,) and the probabilities of the sizes (n_rows, max_labels + 1)."""
-    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
-    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
-    mass = np.empty((2, n_sizes))
-    for i in range(scores.shape[0]):
-        if not todo[i]:
-            continue
-        total, log_scale = _tilted_mass(scores[i], size_bias, tilts[i], on, off, weights, mass)
-        todo[i] = total < SAFE_TOTAL
-        if todo[i]:
-            continue
-        log_partition[i] = log_scale + math.log(total)
-        for j in range(n_sizes):
-            pmf[i, j] = weights[j] * mass[n_labels % 2, j] / total
-
-
-@kernel
-def expectations(scores, size_bias, todo, tilts, log_partition, marginals, pmf):
-    """Write the log-partition, the marginals (n_rows, n_labels) and the probabilities of the sizes.
-
-    marginals_k = on_k sum_j prefix_{k-1}[j-1] suffix_k[j], where suffix is the adjoint of the recurrence:
-    suffix_{k-1}[j] = off_k suffix_k[j] + on_k suffix_k[j+1], starting from weights / total.
-    """
-    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
-    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
-    prefix, suffix = np.empty((n_labels + 1, n_sizes)), np.zeros(n_sizes + 1)
-    for i in range(scores.shape[0]):
-        if not todo[i]:
-            continue
-        total, log_scale = _tilted_mass(scores[i], size_bias, tilts[i], on, off, weights, prefix)
-        todo[i] = total < SAFE_TOTAL
-        if todo[i]:
-            continue
-        log_partition[i] = log_scale + math.log(total)
-        for j in range(n_sizes):
-            suffix[j] = weights[j] / total
-            pmf[i, j] = suffix[j] * prefix[n_labels, j]
-        for k in range(n_labels - 1, -1, -1):
-            overlap = 0.0
-            for j in range(n_sizes - 1):
-                overlap += prefix[k, j] * suffix[j + 1]
-            marginals[i, k] = min(on[k] * overlap, 1.0)
-            for j in range(n_sizes):
-                suffix[j] = off[k] * suffix[j] + on[k] * suffix[j + 1]
-
-
-@kernel
-def curvature(scores, size_bias, direction, bias_direction, todo, tilts, d_marginals, d_pmf):
-    """Write the covariances of the labels and of the sizes with u(y) = direction'y + bias_direction[|y|].
-
-    These are the derivatives of marginals and pmf along (direction, bias_direction). Both recurrences carry the first
-    moment of u beside the mass: prefix_u_k[j] = off_k prefix_u[j] + on_k (prefix_u[j-1] + direction_k prefix[j-1]), the
-    tables on the right being those of label k - 1.
-    """
-    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
-    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
-    prefix, prefix_u = np.empty((n_labels + 1, n_sizes)), np.zeros((n_labels + 1, n_sizes))
-    suffix, suffix_u = np.zeros(n_sizes + 1), np.zeros(n_sizes + 1)
-    for i in range(scores.shape[0]):
-        if not todo[i]:
-            continue
-        total, _ = _tilted_mass(scores[i], size_bias, tilts[i], on, off, weights, prefix)
-        todo[i] = total < SAFE_TOTAL
-        if todo[i]:
-            continue
-        for k in range(n_labels):
-            prefix_u[k + 1, 0] = off[k] * prefix_u[k, 0]
-            for j in range(1, n_sizes):
-                gain = prefix_u[k, j - 1] + direction[i, k] * prefix[k, j - 1]
-                prefix_u[k + 1, j] = off[k] * prefix_u[k, j] + on[k] * gain
-        mean = 0.0
-        for j in range(n_sizes):
-            suffix[j] = weights[j] / total
-            suffix_u[j] = suffix[j] * bias_direction[j]
-            d_pmf[i, j] = suffix[j] * prefix_u[n_labels, j] + suffix_u[j] * prefix[n_labels, j]
-            mean += d_pmf[i, j]
-        for j in range(n_sizes):
-            d_pmf[i, j] -= mean * suffix[j] * prefix[n_labels, j]
-        for k in range(n_labels - 1, -1, -1):
-            centred = direction[i, k] - mean
-            overlap = 0.0
-            for j in range(n_sizes - 1):
-                overlap += prefix[k, j] * (suffix_u[j + 1] + centred * suffix[j + 1]) + prefix_u[k, j] * suffix[j + 1]
-            d_marginals[i, k] = on[k] * overlap
-            for j in range(n_sizes):
-                suffix_u[j] = off[k] * suffix_u[j] + on[k] * (suffix_u[j + 1] + direction[i, k] * suffix[j + 1])
-                suffix[j] = off[k] * suffix[j] + on[k] * suffix[j + 1]
+def fill_weights(size_bias, tilt, weights):
+    """Weights exp(size_bias[j] - tilt j) over the heaviest of them; returns the logarithm of the heaviest."""
+    heaviest = _heaviest_size(size_bias, tilt)
+    for j in range(size_bias.shape[0]):
+        weights[j] = math.exp(_log_size_weight(size_bias, tilt, j, heaviest))
+    return size_bias[heaviest] - tilt * heaviest
 
 
 @kernel
@@ -233,7 +152,7 @@ def any_of(scores, size_bias, groups, todo, tilts, probs):
         if not todo[i]:
             continue
         _fill_odds(scores[i], tilts[i], on, off)
-        _fill_weights(size_bias, tilts[i], weights)
+        fill_weights(size_bias, tilts[i], weights)
         none[:], some[:] = 0.0, 0.0
         none[0] = 1.0
         for k in range(n_labels):
@@ -292,7 +211,7 @@ def _tilted_mass(scores, size_bias, tilt, on, off, weights, mass):
     Fills on, off and weights, and mass with the pmf f after k labels in row k % len(mass): n_labels + 1 rows keep the
     whole table, two rows only the last step.
     """
-    log_scale = _fill_odds(scores, tilt, on, off) + _fill_weights(size_bias, tilt, weights)
+    log_scale = _fill_odds(scores, tilt, on, off) + fill_weights(size_bias, tilt, weights)
     return _fill_mass(on, off, weights, mass), log_scale
 
 
@@ -315,15 +234,6 @@ def _fill_odds(scores, tilt, on, off):
             log_scale += math.log(product)
             product = 1.0
     return log_scale + math.log(product)
-
-
-@kernel
-def _fill_weights(size_bias, tilt, weights):
-    """Weights exp(size_bias[j] - tilt j) over the heaviest of them; returns the logarithm of the heaviest."""
-    heaviest = _heaviest_size(size_bias, tilt)
-    for j in range(size_bias.shape[0]):
-        weights[j] = math.exp(_log_size_weight(size_bias, tilt, j, heaviest))
-    return size_bias[heaviest] - tilt * heaviest
 
 
 @kernel
