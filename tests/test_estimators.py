@@ -279,7 +279,7 @@ def test_verbose_prints_a_line_per_iteration(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"l1_ratio": 0.5}, "l1_ratio must be 0; got 0.5"),
+        ({"solver": "lbfgs", "l1_ratio": 0.5}, "l1_ratio must be 0; got 0.5"),
         ({"C": 0.0}, "'C' parameter"),
         ({"solver": "saga"}, "'solver' parameter"),
         ({"decision": "f2"}, "'decision' parameter"),

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import reference
 from scipy import sparse
 from scipy.special import logsumexp
 
-from mlrh.design import MAX_FACTORED, CoefficientMetric, Design, gram_features
+from mlrh.design import Design
+from mlrh.feature_metric import MAX_FACTORED, CoefficientMetric, coefficient_metric
+from mlrh.gram_features import GramFeatures
 from mlrh.knowledge import UNKNOWN
 from mlrh.label_space import CardinalitySpace, ObservedSpace
 from mlrh.objective import Objective
@@ -163,7 +166,7 @@ def test_metric_of_very_many_features_is_the_diagonal_and_mm_refuses_it():
     design = Design(X, np.ones(20), fit_intercept=False)
     gradient = np.ones((n_features, 2))
     expected = 1.0 / (0.5 * X.multiply(X).sum(axis=0) + 2.0)
-    solved = CoefficientMetric(design, curvature=0.5, alpha=2.0).solve(gradient)
+    solved = coefficient_metric(design, curvature=0.5, alpha=2.0).solve(gradient)
     np.testing.assert_allclose(solved, np.tile(expected[:, None], 2), rtol=1e-12)
     objective = Objective(
         design, CardinalitySpace(2, 1, 1), np.eye(2, dtype=np.int8)[[0, 1] * 10], alpha=1.0, learn_bias=False
@@ -174,20 +177,21 @@ def test_metric_of_very_many_features_is_the_diagonal_and_mm_refuses_it():
 
 def test_gram_features_reproduce_the_gram_matrix_and_their_map_inverts_them():
     factor = np.random.RandomState(0).normal(size=(12, 4))
-    features, back, _ = gram_features(factor @ factor.T)
-    assert features.shape == (12, 4)
-    np.testing.assert_allclose(features @ features.T, factor @ factor.T, atol=1e-12)
-    np.testing.assert_allclose(factor @ factor.T @ back, features, atol=1e-12)
+    found = GramFeatures(factor @ factor.T)
+    assert found.features.shape == (12, 4)
+    np.testing.assert_allclose(found.features @ found.features.T, factor @ factor.T, atol=1e-12)
+    np.testing.assert_allclose(factor @ factor.T @ found.to_dual(np.eye(4)), found.features, atol=1e-12)
+    np.testing.assert_allclose(found.from_scores(found.features), np.eye(4), atol=1e-12)
 
 
 def test_an_indefinite_gram_matrix_is_an_error_that_says_so():
     with pytest.raises(ValueError, match=r"positive semidefinite; its smallest eigenvalue is -1"):
-        gram_features(np.diag([2.0, 1.0, -1.0]))
+        GramFeatures(np.diag([2.0, 1.0, -1.0]))
 
 
 def test_an_eigenvalue_below_a_hundred_millionth_of_the_largest_is_too_negative():
     with pytest.raises(ValueError, match="positive semidefinite"):
-        gram_features(np.diag([2.0, 1.0, -4e-8]))
+        GramFeatures(np.diag([2.0, 1.0, -4e-8]))
 
 
 @pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
@@ -200,4 +204,49 @@ def test_squared_norms_are_the_diagonal_of_the_gram_matrix(convert):
 
 
 def test_rounding_below_zero_is_no_indefinite_matrix():
-    assert gram_features(np.diag([2.0, 1.0, -1e-9]))[0].shape == (3, 2)
+    assert GramFeatures(np.diag([2.0, 1.0, -1e-9])).features.shape == (3, 2)
+
+
+def test_independence_compares_the_variance_of_the_size_with_that_of_independent_labels():
+    scores = np.array([0.3, -1.0, 0.8, -0.2])
+    sets = reference.sets_of_sizes(4, 1, 2)
+    probs = np.exp(sets @ scores) / np.exp(sets @ scores).sum()
+    sizes, marginals = sets.sum(axis=1), probs @ sets
+    variance = probs @ sizes**2 - (probs @ sizes) ** 2
+    expected = variance / (marginals * (1 - marginals)).sum()
+    assert CardinalitySpace(4, 1, 2).independence(scores) == pytest.approx(expected, rel=1e-12)
+    assert CardinalitySpace(4, 0, 4).independence(scores) == pytest.approx(1.0, rel=1e-12)
+    assert CardinalitySpace(4, 2, 2).independence(scores) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_labels_are_blocks_of_their_own_only_where_sizes_leave_them_free():
+    X, Y = np.random.RandomState(0).normal(size=(40, 3)), np.eye(6, dtype=np.int8)[np.arange(40) % 6]
+    design = Design(X, np.ones(40), fit_intercept=True)
+
+    def n_blocks(space, learn_bias=False):
+        return Objective(design, space, Y, alpha=1.0, learn_bias=learn_bias).n_blocks()
+
+    assert n_blocks(CardinalitySpace(6, 0, 6)) == 6
+    assert n_blocks(CardinalitySpace(6, 1, 1)) == 1
+    assert n_blocks(CardinalitySpace(6, 0, 6), learn_bias=True) == 1
+    assert n_blocks(ObservedSpace(np.eye(6, dtype=np.int8))) == 1
+
+
+def test_metric_of_sparse_features_is_the_diagonal_with_each_labels_own_curvature():
+    X = sparse.random_array((30, 40), density=0.05, rng=0, format="csr")
+    Y = (np.random.RandomState(0).random_sample((30, 3)) < [0.1, 0.4, 0.8]).astype(np.int8)
+    design = Design(X, np.ones(30), fit_intercept=False)
+    objective = Objective(design, CardinalitySpace(3, 0, 3), Y, alpha=0.5, learn_bias=False)
+    frequency = (Y.sum(axis=0) + 0.5) / 31
+    own = frequency * (1 - frequency)
+    solved = objective.split(objective.metric()(np.ones(41 * 3)))[0]
+    np.testing.assert_allclose(solved, 1 / (X.multiply(X).sum(axis=0)[:, None] * own + 0.5), rtol=1e-12)
+
+
+def test_a_label_nobody_has_starts_where_its_ridge_leaves_no_slope():
+    X, Y = np.zeros((20, 1)), np.zeros((20, 2), np.int8)
+    Y[:7, 0] = 1
+    design = Design(X, np.ones(20), fit_intercept=True)
+    objective = Objective(design, CardinalitySpace(2, 0, 2), Y, alpha=1.0, learn_bias=False)
+    gradient = objective.split(objective.value_and_gradient(objective.start())[1])[1]
+    assert abs(gradient[1]) < 1e-14

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from mlrh import solvers
+from mlrh import proximal, solvers
 from mlrh.design import Design
 from mlrh.knowledge import UNKNOWN
 from mlrh.label_space import CardinalitySpace, ObservedSpace
@@ -16,10 +16,12 @@ SOLVERS = {
     "mm paper": functools.partial(solvers.mm, step="paper"),
     "lbfgs": solvers.lbfgs,
     "newton-cg": solvers.newton_cg,
+    "prox-newton": proximal.prox_newton,
 }
 PROBLEMS = {
     "plain": (CardinalitySpace(4, 1, 3), False, 1.0),
     "softmax": (CardinalitySpace(4, 1, 1), False, 1.0),
+    "independent": (CardinalitySpace(4, 0, 4), False, 1.0),
     "unpenalised": (CardinalitySpace(4, 1, 3), False, 0.0),
     "size bias": (CardinalitySpace(4, 1, 3), True, 1.0),
     "observed": (ObservedSpace(np.unique(np.random.RandomState(7).randint(0, 2, (9, 4)), axis=0)), True, 1.0),

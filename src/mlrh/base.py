@@ -23,6 +23,7 @@ from mlrh.callbacks import Iterations
 from mlrh.knowledge import UNKNOWN
 from mlrh.label_space import CardinalitySpace, LabelSetDistribution
 from mlrh.objective import Objective
+from mlrh.proximal import prox_newton
 from mlrh.separate import SeparateLabels
 
 
@@ -42,7 +43,9 @@ class _Problem:
 
 
 NOTED_OF_X = ("n_features_in_", "feature_names_in_")
-SOLVERS = {"mm": solvers.mm, "lbfgs": solvers.lbfgs, "newton-cg": solvers.newton_cg}
+OF_STREAMS = ("_stream", "n_samples_seen_", "n_passes_")
+PROX_NEWTON = "prox-newton"
+SOLVERS = {"mm": solvers.mm, "lbfgs": solvers.lbfgs, "newton-cg": solvers.newton_cg, PROX_NEWTON: prox_newton}
 
 
 class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
@@ -102,6 +105,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         """Yields self fitted at each C in turn; what doesn't depend on C is done once; each starts from the last."""
         problem = self._pose(X, y, sample_weight)
         prepared, start = self._prepare(problem.X, problem.weights), None
+        prepared.design.keeps_gram = True
         is_convex = not (problem.Y == UNKNOWN).any()
         for C in Cs:
             self.C = C
@@ -111,8 +115,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
 
     def _pose(self, X, y, sample_weight):
         """The checked training rows and their label space."""
-        if self.l1_ratio > 0:
-            raise ValueError(f"These solvers minimise smooth objectives, so l1_ratio must be 0; got {self.l1_ratio}.")
+        self._check_penalty()
         noting = copy(self)  # so that a fit that fails leaves what is known of the X of the last one
         X = noting._validate_X(X, reset=True)
         form, Y = targets.encode(y, partly_known=True)
@@ -145,7 +148,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         """
         self._warn_of_rounding(prepared)
         objective = Objective(
-            prepared.design, problem.space, problem.Y, alpha=1.0 / self.C, learn_bias=self._learns_bias
+            prepared.design, problem.space, problem.Y, learn_bias=self._learns_bias, **self._strengths
         )
         begin, is_interrupted = self._start(objective, problem, start)
         iterations = None
@@ -163,7 +166,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     def _store(self, problem, prepared, objective, parameters):
         """Keep all that predictions need of a solver's parameters; returns coefficients and mean scores."""
         coef, mean_score, bias = objective.split(objective.canonical(parameters))
-        for name in NOTED_OF_X:
+        for name in (*NOTED_OF_X, *OF_STREAMS):
             self.__dict__.pop(name, None)
         self.__dict__.update(problem.noted)
         self._keep_biases(problem.space, bias, prepared.design.X.dtype)
@@ -291,20 +294,21 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
 
     def _separate_fits(self, design, Y):
         """Coefficients and mean scores of one logistic regression per label, fitted to its known entries."""
-        objective = Objective(design, SeparateLabels(Y.shape[1]), Y, alpha=1.0 / self.C, learn_bias=False)
-        report = self._report("separate labels")
-        solution = solvers.lbfgs(objective, objective.start(), tol=max(self.tol, 1e-5), max_iter=200, report=report)
+        objective = Objective(design, SeparateLabels(Y.shape[1]), Y, learn_bias=False, **self._strengths)
+        name, report, tol = self._default_solver, self._report("separate labels"), max(self.tol, 1e-5)
+        options = self._options_of(name)
+        solution = SOLVERS[name](objective, objective.start(), tol=tol, max_iter=200, report=report, **options)
         self._raise_unless_kept(solution)
         coef, mean_score, _ = objective.split(solution.parameters)
         return coef, mean_score, solution.interrupted
 
     def _minimise(self, objective, start, max_iter, iterations):
         """The solver's solution; warns where it hasn't converged."""
-        name = "lbfgs" if self.solver == "auto" else self.solver
-        options = {"step": self.mm_step} if name == "mm" else {}
+        name = self._default_solver if self.solver == "auto" else self.solver
         if iterations is not None:
             iterations.begin(start)
         report = self._report(name, iterations)
+        options = self._options_of(name)
         solution = SOLVERS[name](objective, start, tol=self.tol, max_iter=max_iter, report=report, **options)
         if iterations is not None:
             iterations.close()
@@ -347,6 +351,26 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
             self.sets_, self.set_bias_ = self.label_space_.sets, self.label_space_.set_bias.astype(dtype)
         else:
             self.size_bias_ = self.label_space_.size_bias.astype(dtype)
+
+    @property
+    def _strengths(self):
+        """Of the two penalties on coefficients, in units of the loss."""
+        return {"alpha": (1.0 - self.l1_ratio) / self.C, "l1": self.l1_ratio / self.C}
+
+    @property
+    def _default_solver(self):
+        return PROX_NEWTON if self._strengths["l1"] > 0 else "lbfgs"
+
+    def _options_of(self, solver):
+        """What a solver takes besides what all of them take."""
+        return {"mm": {"step": self.mm_step}, PROX_NEWTON: {"n_jobs": self.n_jobs}}.get(solver, {})
+
+    def _check_penalty(self):
+        if self._strengths["l1"] > 0 and self.solver not in ("auto", PROX_NEWTON):
+            raise ValueError(
+                f"solver={self.solver!r} minimises smooth objectives, so l1_ratio must be 0; got {self.l1_ratio}. Use "
+                f"solver='auto' or {PROX_NEWTON!r}."
+            )
 
     @property
     def _learns_bias(self):

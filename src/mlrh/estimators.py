@@ -13,7 +13,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mlrh.base import MLRHBase
 from mlrh.blocks import map_blocks
-from mlrh.design import Design, RowSpace, gram_features
+from mlrh.design import Design, RowSpace
+from mlrh.gram_features import GramFeatures
+from mlrh.incremental import Incremental
 
 
 @dataclass(frozen=True)
@@ -27,16 +29,15 @@ class _LinearPart:
 
 @dataclass(frozen=True)
 class _KernelPart:
-    """The design of the kernel matrix's features, and the way `back` to dual coefficients."""
+    """The design of the kernel matrix's features, and the features with the way to dual coefficients."""
 
     design: Design
     X: Any
     gamma: float
-    back: np.ndarray
-    lost: float
+    features: GramFeatures
 
 
-class MLRHClassifier(MLRHBase):
+class MLRHClassifier(Incremental):
     """Multilabel logistic regression: one exact joint model of the whole label set, with linear scores.
 
     P(y | x) is proportional to exp(sum_k y_k (coef_k . x + intercept_k) + b(y)) over a label space: all sets of
@@ -64,13 +65,15 @@ class MLRHClassifier(MLRHBase):
     size_bias : bool, default=False
         Learn a bias b(|y|) per size in the cardinality space. In the observed space a bias per set is always learned.
     C : float, default=1.0
-        Inverse strength of the L2 penalty, as in LogisticRegression: the objective is C * loss + |coef|^2 / 2; no
+        Inverse strength of the penalty, as in LogisticRegression: the objective is C * loss + |coef|^2 / 2; no
         penalty where it is np.inf. Intercepts and biases are not penalised beyond what keeps them finite.
     l1_ratio : float, default=0.0
-        Share of the L1 penalty, as in LogisticRegression; these solvers minimise smooth objectives, so it must be 0.
+        Share of the L1 penalty, as in LogisticRegression: the penalty is l1_ratio |coef|_1 + (1 - l1_ratio) / 2
+        |coef|^2. Where it is not 0, coefficients of features that hardly help are exactly 0.
     fit_intercept : bool, default=True
-    solver : {"auto", "lbfgs", "newton-cg", "mm"}, default="auto"
-        "auto" is "lbfgs". "mm" is the paper's majorisation-minimisation. All reach the same optimum, mm slowly.
+    solver : {"auto", "lbfgs", "newton-cg", "mm", "prox-newton"}, default="auto"
+        "auto" is "lbfgs", or "prox-newton" where l1_ratio is not 0, which is the only one that can do that. "mm" is the
+        paper's majorisation-minimisation. All reach the same optimum, mm slowly.
     mm_step : {"safe", "paper"}, default="safe"
         Step of "mm": the bound that holds for all labels jointly, or the paper's, twice as long, which is allowed where
         it can't increase the objective (cardinality space without size_bias).
@@ -113,6 +116,8 @@ class MLRHClassifier(MLRHBase):
         Final value, in units of the loss.
     history_ : array
         The objective at the start and after every iteration.
+    n_samples_seen_, n_passes_ : int
+        After partial_fit only: rows shown to it, in all passes, and passes that it has recognised.
     n_features_in_, feature_names_in_
 
     Examples
@@ -194,8 +199,8 @@ class MLRHClassifier(MLRHBase):
         return ("linear",)
 
     def _prepare(self, X, weights):
-        outer = Design(X, weights, fit_intercept=self.fit_intercept)
-        if not RowSpace.pays(outer):
+        outer = Design(X, weights, fit_intercept=self.fit_intercept, n_jobs=self.n_jobs)
+        if self.l1_ratio > 0 or not RowSpace.pays(outer):  # an L1 penalty is one on coefficients of X itself
             return _LinearPart(outer, outer, None)
         rows = RowSpace(outer)
         return _LinearPart(Design(rows.features, weights, fit_intercept=self.fit_intercept), outer, rows)
@@ -238,7 +243,9 @@ class KernelMLRHClassifier(MLRHBase):
         "scale" is 1 / (n_features * X.var()), "auto" is 1 / n_features.
     degree : int, default=3
     coef0 : float, default=0.0
-    label_space, min_labels, max_labels, size_bias, C, l1_ratio, fit_intercept, solver, mm_step, tol, max_iter
+    l1_ratio : float, default=0.0
+        Must be 0: there are no coefficients of features for an L1 penalty to bring to 0.
+    label_space, min_labels, max_labels, size_bias, C, fit_intercept, solver, mm_step, tol, max_iter
         See MLRHClassifier.
     warm_start, decision, answer_sizes, n_jobs, verbose
         See MLRHClassifier.
@@ -331,6 +338,13 @@ class KernelMLRHClassifier(MLRHBase):
             raise ValueError(f"A precomputed kernel matrix must be square in fit; got shape {X.shape}.")
         return X
 
+    def _check_penalty(self):
+        if self.l1_ratio > 0:
+            raise ValueError(
+                "A kernel model has no coefficients of features for an L1 penalty to bring to 0, so l1_ratio must be "
+                f"0; got {self.l1_ratio}. Use MLRHClassifier."
+            )
+
     def _rows(self, X, support):
         return X[support][:, support] if self.kernel == "precomputed" else X[support]
 
@@ -340,21 +354,25 @@ class KernelMLRHClassifier(MLRHBase):
     def _prepare(self, X, weights):
         gamma = self._gamma_value(X, weights)
         gram = self._kernel_matrix(X, X, gamma)
-        _check_symmetric(gram)
-        features, back, lost = gram_features(0.5 * (gram + gram.T))
-        design = Design(features, weights, fit_intercept=self.fit_intercept, has_orthogonal_columns=True)
-        return _KernelPart(design, X, gamma, back, lost)
+        if callable(self.kernel) or self.kernel == "precomputed":
+            _check_symmetric(gram)
+            gram = 0.5 * (gram + gram.T)
+        features = GramFeatures(gram)
+        # The pivots come in falling order: with half of them factorised a fit takes as many iterations as with all.
+        n_leading = max(features.rank // 2, min(features.rank, 500))
+        design = Design(features.features, weights, fit_intercept=self.fit_intercept, n_leading=n_leading)
+        return _KernelPart(design, X, gamma, features)
 
     def _earlier_scores(self, X):
         return self._kernel_matrix(X, self.X_fit_, self._gamma) @ self.dual_coef_.T.astype(np.float64), self.intercept_
 
     def _project(self, prepared, earlier):
         scores, intercept = earlier
-        coef = prepared.back.T @ scores  # projects onto the features: back' features = I
+        coef = prepared.features.from_scores(scores)
         return coef, intercept + prepared.design.mean @ coef
 
     def _warn_of_rounding(self, prepared):
-        if prepared.lost > 0.01 / self.C > 0:
+        if prepared.features.lost > 0.01 / self.C > 0:
             warnings.warn(
                 "The kernel matrix is so unevenly scaled that rounding hides a part of it that matters at this C. "
                 "Scale the features, for example with StandardScaler.",
@@ -366,7 +384,7 @@ class KernelMLRHClassifier(MLRHBase):
         dtype = prepared.X.dtype
         self._gamma = prepared.gamma
         self.X_fit_ = None if self.kernel == "precomputed" else prepared.X.copy()  # a later change of X is not ours
-        self.dual_coef_ = np.ascontiguousarray((prepared.back @ coef).T).astype(dtype)
+        self.dual_coef_ = np.ascontiguousarray(prepared.features.to_dual(coef).T).astype(dtype)
         self.intercept_ = (mean_score - prepared.design.mean @ coef).astype(dtype)
 
     def _scores(self, X):

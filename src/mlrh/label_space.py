@@ -141,6 +141,16 @@ class CardinalitySpace:
         is_concave = (np.diff(self.bias, n=2) <= 0).all()
         return min(0.5, distance / 4) if is_concave else distance / 4
 
+    def independence(self, scores):
+        """Variance of the size over the sum of the labels' variances, for scores (n_labels,): 1 for independent labels.
+
+        The limits on the size make it smaller, labels that attract each other larger.
+        """
+        sizes, row = np.arange(self.n_labels + 1), scores[None].astype(np.float64)
+        pmf, marginals = self.cardinality_pmf(row)[0], self.marginals(row)[0]
+        total = (marginals * (1 - marginals)).sum()
+        return float(pmf @ np.square(sizes - pmf @ sizes) / total) if total > 0 else 1.0
+
     def expectations(self, scores, weights):
         """Log-partition (n_samples,), marginals (n_samples, n_labels), weights @ P(|y| = j) (n_biases,)."""
         log_partition, marginals, sizes = symmetric.expectations(scores, self._kernel_bias, weights, n_jobs=self.n_jobs)
@@ -304,6 +314,10 @@ class ObservedSpace:
             own = dense.sum(axis=1)
             distance = (own[:, None] + own[None, :] - 2 * dense @ dense.T).max()
         return (float(distance) + 2 * moving_bias) / 4
+
+    def independence(self, scores):
+        """How far labels are independent: nothing is promised of listed sets."""
+        return 0.0
 
     def expectations(self, scores, weights):
         """Log-partition (n_samples,), marginals (n_samples, n_labels), weights @ P(set) (n_biases,)."""

@@ -22,17 +22,17 @@ LOG_SCALE, FACTOR, TILT, WEIGHT_TILT, HEAVIEST = range(5)
 def sizes(scores, size_bias, todo, tilts, log_partition, pmf):
     """Write the log-partition (n_rows,) and the probabilities of the sizes (n_rows, max_labels + 1)."""
     n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
-    on, off, weights, scales = _buffers(n_labels, n_sizes)
+    on, off, weights, scales = buffers(n_labels, n_sizes)
     mass, shares = np.empty((2 * n_sizes, LANES)), np.empty((n_sizes, LANES))
     rows, group = np.flatnonzero(todo), np.empty(LANES, np.int64)
     for first in range(0, len(rows), LANES):
-        _start(rows, first, scores, size_bias, tilts, group, on, off, weights, scales)
-        total = _fill_mass(on, off, weights, mass, n_sizes)
+        begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales)
+        total = fill_mass(on, off, weights, mass, n_sizes)
         last = (n_labels % 2) * n_sizes
         for j in range(n_sizes):
             store(shares, j, load(weights, j) * load(mass, last + j) / total)
-        _finish(rows, first, total, scales, todo, log_partition)
-        _scatter(shares, group, todo, pmf)
+        finish(rows, first, total, scales, todo, log_partition)
+        scatter(shares, group, todo, pmf)
 
 
 @kernel
@@ -43,19 +43,19 @@ def expectations(scores, size_bias, todo, tilts, log_partition, marginals, pmf):
     suffix_{k-1}[j] = off_k suffix_k[j] + on_k suffix_k[j+1], starting from weights / total.
     """
     n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
-    on, off, weights, scales = _buffers(n_labels, n_sizes)
+    on, off, weights, scales = buffers(n_labels, n_sizes)
     prefix, suffix = np.empty(((n_labels + 1) * n_sizes, LANES)), np.empty((n_sizes + 1, LANES))
     rows, group = np.flatnonzero(todo), np.empty(LANES, np.int64)
     for first in range(0, len(rows), LANES):
-        _start(rows, first, scores, size_bias, tilts, group, on, off, weights, scales)
-        total = _fill_mass(on, off, weights, prefix, n_sizes)
+        begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales)
+        total = fill_mass(on, off, weights, prefix, n_sizes)
         for j in range(n_sizes):
             store(suffix, j, load(weights, j) / total)
         store(suffix, n_sizes, splat(0.0))
-        _finish(rows, first, total, scales, todo, log_partition)
+        finish(rows, first, total, scales, todo, log_partition)
         _scatter_products(suffix, prefix, n_labels * n_sizes, group, todo, pmf)
-        _fill_marginals(on, off, prefix, suffix, n_sizes)
-        _scatter(on, group, todo, marginals)
+        fill_marginals(on, off, prefix, suffix, n_sizes)
+        scatter(on, group, todo, marginals)
 
 
 @kernel
@@ -67,16 +67,16 @@ def curvature(scores, size_bias, direction, bias_direction, todo, tilts, d_margi
     tables on the right being those of label k - 1.
     """
     n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
-    on, off, weights, scales = _buffers(n_labels, n_sizes)
+    on, off, weights, scales = buffers(n_labels, n_sizes)
     prefix, prefix_u = np.empty(((n_labels + 1) * n_sizes, LANES)), np.empty(((n_labels + 1) * n_sizes, LANES))
     suffix, suffix_u = np.empty((n_sizes + 1, LANES)), np.empty((n_sizes + 1, LANES))
     step, moments, unused = np.empty((n_labels, LANES)), np.empty((n_sizes, LANES)), np.empty(scores.shape[0])
     rows, group = np.flatnonzero(todo), np.empty(LANES, np.int64)
     for first in range(0, len(rows), LANES):
-        _start(rows, first, scores, size_bias, tilts, group, on, off, weights, scales)
-        _gather(direction, group, step)
-        total = _fill_mass(on, off, weights, prefix, n_sizes)
-        _fill_moments(on, off, step, prefix, prefix_u, n_sizes)
+        begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales)
+        gather(direction, group, step)
+        total = fill_mass(on, off, weights, prefix, n_sizes)
+        fill_moments(on, off, step, prefix, prefix_u, n_sizes)
         mean = splat(0.0)
         last = n_labels * n_sizes
         for j in range(n_sizes):
@@ -91,26 +91,26 @@ def curvature(scores, size_bias, direction, bias_direction, todo, tilts, d_margi
             store(moments, j, load(moments, j) - mean * load(suffix, j) * load(prefix, last + j))
         store(suffix, n_sizes, splat(0.0))
         store(suffix_u, n_sizes, splat(0.0))
-        _finish(rows, first, total, scales, todo, unused)
-        _scatter(moments, group, todo, d_pmf)
-        _fill_covariances(on, off, step, mean, prefix, prefix_u, suffix, suffix_u, n_sizes)
-        _scatter(on, group, todo, d_marginals)
+        finish(rows, first, total, scales, todo, unused)
+        scatter(moments, group, todo, d_pmf)
+        fill_covariances(on, off, step, mean, prefix, prefix_u, suffix, suffix_u, n_sizes)
+        scatter(on, group, todo, d_marginals)
 
 
 @kernel
-def _buffers(n_labels, n_sizes):
+def buffers(n_labels, n_sizes):
     """on, off (n_labels, LANES), weights (n_sizes, LANES) and scales (5, LANES), not filled."""
     scales = np.full((5, LANES), np.nan)
     return np.empty((n_labels, LANES)), np.empty((n_labels, LANES)), np.empty((n_sizes, LANES)), scales
 
 
 @kernel
-def _start(rows, first, scores, size_bias, tilts, group, on, off, weights, scales):
+def begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales):
     """Fill group with the next rows, the last one repeated, then on, off, weights and their scale."""
     for v in range(LANES):
         group[v] = rows[min(first + v, len(rows) - 1)]
         scales[TILT, v] = tilts[group[v]]
-    _gather(scores, group, on)
+    gather(scores, group, on)
     _fill_odds(on, off, scales)
     for v in range(LANES):
         # Nearly all lanes keep the tilt of the group before, which spares the exponentials.
@@ -146,7 +146,7 @@ def _fill_odds(on, off, scales):
 
 
 @kernel
-def _fill_mass(on, off, weights, mass, n_sizes):
+def fill_mass(on, off, weights, mass, n_sizes):
     """Run the recurrence over all labels; returns the total weight.
 
     mass holds the pmf f after k labels from row (k % depth) * n_sizes on: a depth of n_labels + 1 keeps the whole
@@ -173,7 +173,7 @@ def _fill_mass(on, off, weights, mass, n_sizes):
 
 
 @kernel
-def _fill_marginals(on, off, prefix, suffix, n_sizes):
+def fill_marginals(on, off, prefix, suffix, n_sizes):
     """Replace on by the marginals; suffix goes back to the first label."""
     one = splat(1.0)
     for k in range(on.shape[0] - 1, -1, -1):
@@ -188,7 +188,7 @@ def _fill_marginals(on, off, prefix, suffix, n_sizes):
 
 
 @kernel
-def _fill_moments(on, off, step, prefix, prefix_u, n_sizes):
+def fill_moments(on, off, step, prefix, prefix_u, n_sizes):
     store(prefix_u, 0, splat(0.0))
     for k in range(on.shape[0]):
         label_on, label_off, label_step = load(on, k), load(off, k), load(step, k)
@@ -204,7 +204,7 @@ def _fill_moments(on, off, step, prefix, prefix_u, n_sizes):
 
 
 @kernel
-def _fill_covariances(on, off, step, mean, prefix, prefix_u, suffix, suffix_u, n_sizes):
+def fill_covariances(on, off, step, mean, prefix, prefix_u, suffix, suffix_u, n_sizes):
     """Replace on by the covariances of the labels with u, whose mean is given."""
     for k in range(on.shape[0] - 1, -1, -1):
         label_on, label_off, label_step = load(on, k), load(off, k), load(step, k)
@@ -220,7 +220,7 @@ def _fill_covariances(on, off, step, mean, prefix, prefix_u, suffix, suffix_u, n
 
 
 @kernel
-def _finish(rows, first, total, scales, todo, log_partition):
+def finish(rows, first, total, scales, todo, log_partition):
     """Clear the marks of the rows whose total is safe and write their log-partition."""
     for v in range(min(LANES, len(rows) - first)):
         mass = lane(total, v)
@@ -231,14 +231,14 @@ def _finish(rows, first, total, scales, todo, log_partition):
 
 
 @kernel
-def _gather(matrix, group, lanes):
+def gather(matrix, group, lanes):
     for v in range(LANES):
         for k in range(matrix.shape[1]):
             lanes[k, v] = matrix[group[v], k]
 
 
 @kernel
-def _scatter(lanes, group, todo, matrix):
+def scatter(lanes, group, todo, matrix):
     """Write lanes to the rows of the group that are done."""
     for v in range(LANES):
         if not todo[group[v]]:

@@ -2,8 +2,11 @@
 
     sum_i weight_i [log Z(x_i) - sum_k y_ik s_k(x_i) - b(y_i)] + alpha/2 |coef|^2 + undetermined
 
-in units of the loss, so alpha = 1/C. Where labels of a row are unknown, what is subtracted from log Z is the logarithm
-of the sum over the sets that agree with the row, log Z(x_i | known); the objective is then no longer convex.
+in units of the loss, so alpha = 1/C, or less where an L1 penalty l1 |coef|_1 comes on top. That is not smooth: values
+and derivatives leave it out, and only a solver that knows it (`proximal`) reaches the optimum.
+
+Where labels of a row are unknown, what is subtracted from log Z is the logarithm of the sum over the sets that agree
+with the row, log Z(x_i | known); the objective is then no longer convex.
 
 The parameters are one flat vector: coef (n_features, n_labels), the intercept (the mean score, see `design`), and the
 biases if they are learned. What the data may leave undetermined has a rule:
@@ -15,14 +18,17 @@ biases if they are learned. What the data may leave undetermined has a rule:
   a label never or always present, or every row at the smallest or the largest admissible size.
 """
 
-import numpy as np
-from scipy import linalg
+from functools import cached_property
 
-from mlrh.design import MAX_FACTORED, coefficient_metric, reciprocals
+import numpy as np
+from scipy import linalg, special
+
+from mlrh.feature_metric import MAX_FACTORED, coefficient_metric, diagonal_pays, reciprocals
 from mlrh.knowledge import UNKNOWN
 
 BIAS_RIDGE = 0.1
 INTERCEPT_RIDGE = 1e-10
+MIN_INDEPENDENCE = 2 / 3  # below, a label's step disturbs the others too much (measured: .76 helps, .53 hurts)
 
 
 class Objective:
@@ -34,14 +40,14 @@ class Objective:
     space : LabelSpace
     Y : array of shape (n_samples, n_labels), int8
         Of 1, 0 and UNKNOWN; every row agrees with a set of the space.
-    alpha : float
-        Strength of the L2 penalty on coef.
+    alpha, l1 : float
+        Strengths of the L2 and of the L1 penalty on coef.
     learn_bias : bool
         Whether the biases of the space are parameters; else they stay as the space has them.
     """
 
-    def __init__(self, design, space, Y, *, alpha, learn_bias):
-        self.design, self.space, self.alpha = design, space, alpha
+    def __init__(self, design, space, Y, *, alpha, learn_bias, l1=0.0):
+        self.design, self.space, self.alpha, self.l1 = design, space, alpha, l1
         self.n_labels = space.n_labels
         self.n_biases = space.n_biases if learn_bias else 0
         weights = design.weights
@@ -64,7 +70,7 @@ class Objective:
             np.full(self.n_biases, BIAS_RIDGE),
         )
 
-    @property
+    @cached_property
     def scale(self):
         """The loss of the uniform distribution over the sets, or over two: what a decrease is held against."""
         return self.design.total_weight * max(self.space.log_count(), np.log(2))
@@ -92,11 +98,15 @@ class Objective:
         return self.canonical(self._join(coef, intercept, bias))
 
     def canonical(self, parameters):
-        """The representative of equivalent parameters: centred over labels where all sets have one size."""
+        """The representative of equivalent parameters: centred over labels where all sets have one size.
+
+        With an L1 penalty, coefficients are shifted to where it is smallest instead.
+        """
         if not self.space.is_shift_invariant():
             return parameters
         coef, intercept, bias = self.split(parameters)
-        return self._join(coef - coef.mean(axis=1, keepdims=True), intercept - intercept.mean(), bias)
+        shift = _cheapest_shift(coef, self.l1, self.alpha) if self.l1 > 0 else coef.mean(axis=1)
+        return self._join(coef - shift[:, None], intercept - intercept.mean(), bias)
 
     def space_at(self, parameters):
         """The label space with the biases of the parameters."""
@@ -111,9 +121,48 @@ class Objective:
 
         In rows that are partly known, the marginals given what is known take the place of Y.
         """
+        return self._value_and_gradient(parameters, *self._expectations(parameters))
+
+    def with_curvatures(self, parameters):
+        """value_and_gradient, and curvatures: of single scores, what misfit adds to them, and of single biases.
+
+        Those of scores (n_samples, n_labels) are the variances of the labels times the weights, as if nothing were
+        known of a row, those of biases bounds of their variances. Misfit is how much steeper the secant is that would
+        bring a score to about the other side of 0, where the label is a surprise.
+        """
+        scores, expectations = self._expectations(parameters)
+        _, marginals, bias_mean = expectations
+        variances = marginals * (1 - marginals)
+        value, gradient = self._value_and_gradient(parameters, scores, expectations)
+        misfit = np.maximum(np.abs(marginals) / (np.abs(scores) + 2) - variances, 0)
+        if self._weights is not None:
+            weights = self._weights[:, None].astype(variances.dtype)
+            variances, misfit = variances * weights, misfit * weights
+        return value, gradient, variances, misfit, self._biases(bias_mean)
+
+    def l1_penalty(self, parameters):
+        """The part of the penalised objective that values and derivatives leave out."""
+        return self.l1 * float(np.abs(self.split(parameters)[0]).sum())
+
+    @property
+    def ridges(self):
+        """The strength of the L2 penalty on each parameter."""
+        return self._ridge
+
+    def determined(self, direction):
+        """The direction without its part along the biases that scores absorb."""
+        return self._determined(direction.copy())
+
+    def _expectations(self, parameters):
+        """Scores, and what the space says of them."""
         coef, intercept, _ = self.split(parameters)
-        scores, weights = self.design.scores(coef, intercept), self.design.weights
-        log_partition, marginals, bias_mean = self.space_at(parameters).expectations(scores, weights)
+        scores = self.design.scores(coef, intercept)
+        return scores, self.space_at(parameters).expectations(scores, self.design.weights)
+
+    def _value_and_gradient(self, parameters, scores, expectations):
+        """`value_and_gradient`; the marginals among the expectations are changed."""
+        log_partition, marginals, bias_mean = expectations
+        weights = self.design.weights
         loss = weights @ log_partition.astype(np.float64) - parameters @ self._target
         marginals -= self.Y
         if self._given is not None:
@@ -156,8 +205,17 @@ class Objective:
 
     def typical_curvature(self):
         """Mean over labels of p (1 - p) at the labels' frequencies: what the covariances are like."""
-        frequency = self._label_frequency()
-        return float((frequency * (1.0 - frequency)).mean())
+        return float(self._own_curvatures().mean())
+
+    def n_blocks(self):
+        """n_labels where the Hessian hardly couples labels, so that solvers may take each for itself; else 1.
+
+        Labels are interleaved: entry i of the parameters belongs to label i % n_labels. Told by the model at the start.
+        """
+        if self.n_biases:
+            return 1
+        intercept = self.split(self.start())[1]
+        return self.n_labels if self.space.independence(intercept) > MIN_INDEPENDENCE else 1
 
     def majoriser(self, curvature):
         """`metric`, or an error where the full matrix it takes to bound the Hessian is too large to factorise."""
@@ -168,16 +226,29 @@ class Objective:
             )
         return self.metric(curvature)
 
-    def metric(self, curvature):
-        """The function that solves with curvature * (gram (x) I) plus the ridges."""
-        coefficients = coefficient_metric(self.design, curvature=curvature, alpha=self.alpha)
+    def metric(self, curvature=None):
+        """The function that solves with curvature * (gram (x) I) plus the ridges.
+
+        Without a curvature it is the typical one, with as much of gram as is worth its price; where that is only the
+        diagonal, each label's own, which a diagonal has for free.
+        """
+        own, typical = self._own_curvatures(), self.typical_curvature()
+        if curvature is not None:
+            own, typical = np.full(self.n_labels, curvature), curvature
+        is_free, n_leading = curvature is None and self.alpha > 0, None
+        if is_free and diagonal_pays(self.design):
+            typical = own
+        elif is_free:
+            n_leading = self.design.n_leading
+        coefficients = coefficient_metric(self.design, curvature=typical, alpha=self.alpha, n_leading=n_leading)
         _, intercept_ridge, bias_ridge = self.split(self._ridge)
-        unit = curvature * self.design.total_weight
+        total = self.design.total_weight
+        intercept_inverse = reciprocals(total * own + intercept_ridge)
+        bias_inverse = reciprocals(total * np.mean(typical) + bias_ridge)
 
         def solve(gradient):
             coef, intercept, bias = self.split(gradient)
-            intercept = intercept * reciprocals(unit + intercept_ridge)
-            return self._join(coefficients.solve(coef), intercept, bias * reciprocals(unit + bias_ridge))
+            return self._join(coefficients.solve(coef), intercept * intercept_inverse, bias * bias_inverse)
 
         return solve
 
@@ -186,9 +257,22 @@ class Objective:
         bias = self.split(parameters)[2]
         return self._given.with_bias(bias) if self._given is not None and self.n_biases else self._given
 
+    def _own_curvatures(self):
+        """p (1 - p) at the frequency of each label."""
+        frequency = self._label_frequency()
+        return frequency * (1.0 - frequency)
+
     def _label_frequency(self):
-        """Weighted share of the rows that have each label among those where it is known, kept away from 0 and 1."""
-        return (self.label_totals + 0.5) / (self.known_totals + 1.0)
+        """Weighted share of the rows that have each label among those where it is known, kept away from 0 and 1.
+
+        A label that all rows have, or none, is where the ridge of its intercept b balances its odds: at exp(-|b|) =
+        INTERCEPT_RIDGE |b|.
+        """
+        frequency = (self.label_totals + 0.5) / (self.known_totals + 1.0)
+        rare = INTERCEPT_RIDGE * float(special.lambertw(1.0 / INTERCEPT_RIDGE).real)
+        frequency[self.label_totals == 0] = rare
+        frequency[self.label_totals == self.known_totals] = 1.0 - rare
+        return frequency
 
     def _pull_back(self, residuals, bias):
         """Gradient in the parameters of what has these gradients in the scores, per unit of weight, and the biases."""
@@ -209,3 +293,24 @@ class Objective:
     @staticmethod
     def _join(coef, intercept, bias):
         return np.concatenate([coef.ravel(), intercept, bias])
+
+
+def _cheapest_shift(coef, l1, alpha):
+    """For each feature the t that minimises the sum over labels of l1 |coef - t| + alpha/2 (coef - t)^2; l1 > 0.
+
+    The derivative grows from one coefficient to the next, so that the first at which it has passed 0 tells where the
+    minimum lies: there, or before it. Where a whole interval is best, the end nearer to 0.
+    """
+    n_labels, each = coef.shape[1], np.arange(len(coef))
+    ordered, total = np.sort(coef, axis=1), coef.sum(axis=1)
+    n_below = np.arange(n_labels)
+    pull = alpha * (n_labels * ordered - total[:, None])
+    passed = np.argmax(l1 * (2 * n_below + 2 - n_labels) + pull >= 0, axis=1)
+    shift = ordered[each, passed]
+    if alpha > 0:
+        between = (total - l1 * (2 * passed - n_labels) / alpha) / n_labels
+        return np.where(between < shift, between, shift)
+    if n_labels % 2 == 0:
+        other = ordered[each, passed + 1]
+        shift = np.where(np.abs(other) < np.abs(shift), other, shift)
+    return shift

@@ -44,6 +44,10 @@ class SeparateLabels:
     def curvature_bound(self, *, moving_bias):
         return 0.25
 
+    def independence(self, scores):
+        """How far labels are independent: entirely."""
+        return 1.0
+
     def expectations(self, scores, weights):
         """Log-partition (n_samples,), marginals (n_samples, n_labels) and no biases."""
         terms, marginals = np.logaddexp(0.0, scores), expit(scores)

@@ -1,19 +1,22 @@
 """Minimisers of an objective: (objective, start) -> Solution. They see only the objective's protocol.
 
 All of them stop by one rule: the decrease of the objective that is left is estimated to be at most tol times the loss
-of the uniform distribution. The estimate is the larger of two: half the squared length of the gradient in the metric
-typical_curvature * gram + ridges, which no scale of the features disturbs, and the solver's own. Where both are small
+of the uniform distribution. The estimate is the larger of two: half the squared length of the gradient in the
+objective's metric, which no scale of the features disturbs, and the solver's own. Where both are small
 enough, the Newton decrement has the last word: the curvature may be far below the typical one, as it is near separable
 data. None of them increases the objective by more than its rounding error.
 """
 
-from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
+from mlrh.quasi_newton import Memory
+
 MEMORY = 10  # pairs of steps and gradient changes that lbfgs keeps
+SHORT = 0.4  # of the step that lbfgs proposes: taking less casts doubt on separate memories
+MAX_DOUBTS = 1.5  # two short steps in a row are more, one now and then is less; then one memory serves all labels
 MAX_PRODUCTS = 30  # with the Hessian, to check that a claim of convergence is true
 MAX_INNER = 200  # products with the Hessian in one step of newton_cg
 PATIENCE = 100  # iterations in a row that gain no more than rounding error, in value and gradient, to give up after
@@ -65,40 +68,46 @@ def mm(objective, start, *, tol, max_iter, step="safe", report=None):
         return _arrive(objective, state.parameters - state.solved, solve)
 
     begin = _arrive(objective, start, solve)
-    return _iterate(objective, begin, propose, move, solve, tol=tol, max_iter=max_iter, report=report)
+    return iterate(objective, begin, propose, move, solve, tol=tol, max_iter=max_iter, report=report)
 
 
 def lbfgs(objective, start, *, tol, max_iter, report=None):
     """Limited-memory BFGS whose initial inverse Hessian is the metric of the stopping rule, scaled.
 
-    Equivalent to L-BFGS after a change of variables that makes the metric the identity, without forming its root. Its
+    Equivalent to L-BFGS after a change of variables that makes the metric the identity, without forming its root. It
+    remembers per label where the objective says that labels are loosely coupled, until steps have to be cut short. Its
     own estimate of the decrease left is that of its quadratic model, or the decreases of the last two iterations if
     they were larger.
     """
-    solve = objective.metric(objective.typical_curvature())
-    pairs: deque = deque(maxlen=MEMORY)
+    solve = objective.metric()
+    memory = Memory(len(start), size=MEMORY, n_blocks=objective.n_blocks())
+    doubts = 0.0
 
     def propose(state, history):
-        direction = _two_loop(state, pairs, solve) if pairs else -state.solved
+        direction = memory.direction(state.gradient, state.solved)
         decrease = history[-3:][0] - history[-1]
         seen = decrease if decrease > objective.rounding_error(state.value) else 0.0
         return direction, max(-0.5 * float(state.gradient @ direction), seen)
 
     def move(state, direction):
+        nonlocal memory, doubts
         following = _line_search(objective, state, direction, solve)
         if following is None:
-            pairs.clear()
+            memory.forget()
             following = _line_search(objective, state, -state.solved, solve)
         if following is None:
             return None
-        step, change = following.parameters - state.parameters, following.gradient - state.gradient
-        product, stretched = step @ change, change @ (following.solved - state.solved)
-        if product > np.finfo(float).eps * np.linalg.norm(step) * np.linalg.norm(change) and stretched > 0:
-            pairs.append((step, change, product, product / stretched))
+        step = following.parameters - state.parameters
+        is_short = len(memory) > 0 and step @ step < SHORT**2 * (direction @ direction)
+        doubts = 0.7 * doubts + is_short
+        if memory.n_blocks > 1 and doubts > MAX_DOUBTS:
+            memory = Memory(len(start), size=MEMORY)
+        memory.add(step, (state.gradient, following.gradient), following.solved - state.solved)
         return following
 
+    # Checked with the metric alone: what the memory holds hides the flat directions that it has not seen.
     begin = _arrive(objective, start, solve)
-    return _iterate(objective, begin, propose, move, solve, tol=tol, max_iter=max_iter, report=report)
+    return iterate(objective, begin, propose, move, solve, tol=tol, max_iter=max_iter, report=report)
 
 
 def newton_cg(objective, start, *, tol, max_iter, report=None):
@@ -106,7 +115,7 @@ def newton_cg(objective, start, *, tol, max_iter, report=None):
 
     Its own estimate of the decrease left is half the squared Newton decrement.
     """
-    solve = objective.metric(objective.typical_curvature())
+    solve = objective.metric()
     begin = _arrive(objective, start, solve)
 
     def propose(state, history):
@@ -121,7 +130,7 @@ def newton_cg(objective, start, *, tol, max_iter, report=None):
         following = _line_search(objective, state, direction, solve)
         return _line_search(objective, state, -state.solved, solve) if following is None else following
 
-    return _iterate(objective, begin, propose, move, None, tol=tol, max_iter=max_iter, report=report)
+    return iterate(objective, begin, propose, move, None, tol=tol, max_iter=max_iter, report=report)
 
 
 @dataclass(frozen=True)
@@ -142,29 +151,29 @@ def _arrive(objective, parameters, solve):
     return _State(parameters, value, gradient, solve(gradient))
 
 
-def _newton_decrease(objective, state, solve, enough):
+def newton_decrease(objective, state, precondition, enough):
     """A step towards the minimum of the quadratic model, and the decrease that the model predicts for it.
 
-    The predictions of conjugate gradients only grow: they end when the prediction is enough, or when two products in a
-    row have added less than a tenth to it.
+    The predictions of conjugate gradients only grow: they end when the prediction is enough, or when five products in
+    a row have added less than a tenth to it. Small gains at first mean nothing: flat directions come late.
     """
     step, decrease, small_gains = np.zeros_like(state.parameters), 0.0, 0
-    for step, gain, _ in islice(_conjugate_gradients(objective, state, solve), MAX_PRODUCTS):  # noqa: B007
+    for step, gain, _ in islice(_conjugate_gradients(objective, state, precondition), MAX_PRODUCTS):  # noqa: B007
         decrease += gain
         small_gains = small_gains + 1 if gain < 0.1 * decrease else 0
-        if decrease > enough or small_gains == 2:
+        if decrease > enough or small_gains == 5:
             break
     return step, decrease
 
 
-def _conjugate_gradients(objective, state, solve):
+def _conjugate_gradients(objective, state, precondition):
     """Steps towards the minimum of the quadratic model, what each adds to its decrease, and the residual left.
 
-    Preconditioned with the metric; one product with the Hessian per step. Ends where the model does not curve upwards.
+    One product with the Hessian per step. Ends where the model does not curve upwards.
     """
     hessian = objective.hessian(state.parameters)
     residual, step = -state.gradient, np.zeros_like(state.parameters)
-    solved = -state.solved
+    solved = precondition(residual)
     direction, square = solved, float(residual @ solved)
     while True:
         product = hessian(direction)
@@ -174,7 +183,7 @@ def _conjugate_gradients(objective, state, solve):
         step = step + (square / curvature) * direction
         residual = residual - (square / curvature) * product
         yield step, 0.5 * square**2 / curvature, residual
-        solved = solve(residual)
+        solved = precondition(residual)
         before, square = square, float(residual @ solved)
         direction = solved + (square / before) * direction
 
@@ -190,11 +199,11 @@ class _Progress:
         self.reached = state, len(self.history) - 1
 
 
-def _iterate(objective, state, propose, move, solve, *, tol, max_iter, report):
+def iterate(objective, state, propose, move, precondition, *, tol, max_iter, report):
     """The solution that `_advance` comes to, or came to before it was interrupted."""
     progress, interrupted, stopped = _Progress(state), False, False
     try:
-        stopped = _advance(progress, objective, propose, move, solve, tol=tol, max_iter=max_iter, report=report)
+        stopped = _advance(progress, objective, propose, move, precondition, tol=tol, max_iter=max_iter, report=report)
     except KeyboardInterrupt:
         interrupted = True
     state, n_iter = progress.reached
@@ -210,16 +219,16 @@ def _iterate(objective, state, propose, move, solve, *, tol, max_iter, report):
     )
 
 
-def _advance(progress, objective, propose, move, solve, *, tol, max_iter, report):
+def _advance(progress, objective, propose, move, precondition, *, tol, max_iter, report):
     """Propose and move until the rule is met, the iterations are used up, or rounding allows no further step.
 
     Or until report(iteration, value, share left, parameters), called after every iteration, returns True: then it
     returns True, too.
 
     propose(state, history) gives a direction and the solver's own estimate of the decrease left; move(state, direction)
-    gives the state that follows, or None. With solve, an estimate that is small enough is checked by the quadratic
-    model; one found too low is raised by the same factor in the iterations that follow, a tenth less in each, so that
-    not every one of them is checked.
+    gives the state that follows, or None. With precondition, about the inverse of the Hessian, an estimate that is
+    small enough is checked by the quadratic model; one found too low is raised by the same factor in the iterations
+    that follow, a tenth less in each, so that not every one of them is checked.
     """
     history, enough = progress.history, tol * objective.scale
     stalled, smallest, correction = 0, progress.reached[0].left, 1.0
@@ -227,8 +236,8 @@ def _advance(progress, objective, propose, move, solve, *, tol, max_iter, report
         state, n_iter = progress.reached
         direction, estimate = propose(state, history)
         left = correction * max(state.left, estimate)
-        if solve is not None and 0 < left <= enough:
-            step, decrease = _newton_decrease(objective, state, solve, enough)
+        if precondition is not None and 0 < left <= enough:
+            step, decrease = newton_decrease(objective, state, precondition, enough)
             if decrease > left:
                 correction *= decrease / left
                 direction, left = step, decrease
@@ -255,20 +264,6 @@ def _extrapolated_decrease(history, rounding_error):
     if last <= rounding_error:
         return 0.0
     return last**2 / (before - last) if before > last else np.inf
-
-
-def _two_loop(state, pairs, solve):
-    """Minus the inverse Hessian estimate times the gradient."""
-    direction = -state.gradient
-    used = []
-    for step, change, product, _ in reversed(pairs):
-        share = (step @ direction) / product
-        direction = direction - share * change
-        used.append(share)
-    direction = pairs[-1][3] * solve(direction)
-    for (step, change, product, _), share in zip(pairs, reversed(used), strict=True):
-        direction = direction + (share - (change @ direction) / product) * step
-    return direction
 
 
 def _line_search(objective, state, direction, solve):

@@ -1,0 +1,112 @@
+"""How strongly scores move with the coefficients of a design's features: matrices to solve with, or their diagonals.
+
+Knows nothing of labels but that each may have a curvature of its own.
+"""
+
+import numpy as np
+from scipy import linalg, sparse
+
+MAX_FACTORED = 6000  # features beyond which a dense factor of their Gram matrix costs too much memory
+
+
+def coefficient_metric(design, *, curvature, alpha, n_leading=None):
+    """An object whose `solve` solves with curvature * gram + alpha I, or with as much of it as is worth its price.
+
+    The diagonal is enough beyond MAX_FACTORED features, and where there is a curvature per label.
+    """
+    if np.ndim(curvature) or design.n_features > MAX_FACTORED:
+        return DiagonalMetric(design, curvature=curvature, alpha=alpha)
+    return CoefficientMetric(design, curvature=curvature, alpha=alpha, n_leading=n_leading)
+
+
+def diagonal_pays(design):
+    """Whether solving with a full matrix costs more than the products with sparse features.
+
+    Sparse features are rarely so alike that the diagonal alone would need many more iterations.
+    """
+    return sparse.issparse(design.X) and design.n_features**2 > design.X.nnz
+
+
+class CoefficientMetric:
+    """Solves with curvature * gram + alpha I, factorised once.
+
+    The matrix is first scaled to a diagonal of ones, so that columns of very different scale keep their digits. With
+    alpha = 0 it may be singular: then the solution of smallest norm on that scale, so that coefficients that the
+    features leave undetermined stay where they started.
+
+    With n_leading, only these first columns are factorised; of those behind them the diagonal is used.
+    """
+
+    def __init__(self, design, *, curvature, alpha, n_leading=None):
+        with np.errstate(over="ignore", invalid="ignore"):
+            matrix = design.gram(n_leading)
+            behind = design.squared_norms()[len(matrix) :] if len(matrix) < design.n_features else np.zeros(0)
+        check_squares(np.concatenate([np.diag(matrix), behind]), design)
+        matrix *= curvature
+        matrix[np.diag_indices_from(matrix)] += alpha
+        self._scale = np.sqrt(reciprocals(np.diag(matrix)))[:, None]
+        matrix *= self._scale
+        matrix *= self._scale.T
+        self._factor = _factor(matrix, np.finfo(design.X.dtype).eps)
+        self._inverse_behind = reciprocals(curvature * behind + alpha)[:, None]
+
+    def solve(self, gradient):
+        """Solution for a right-hand side (n_features, n_labels)."""
+        n_leading = len(self._scale)
+        scaled = self._scale * gradient[:n_leading]
+        cholesky, vectors, inverse_values = self._factor
+        if cholesky is not None:
+            leading = self._scale * linalg.cho_solve(cholesky, scaled, check_finite=False)
+        else:
+            leading = self._scale * (vectors @ (inverse_values[:, None] * (vectors.T @ scaled)))
+        if n_leading == len(gradient):
+            return leading
+        return np.concatenate([leading, self._inverse_behind * gradient[n_leading:]])
+
+
+class DiagonalMetric:
+    """Solves with the diagonal of curvature * gram + alpha I; the curvature is one number, or one per label."""
+
+    def __init__(self, design, *, curvature, alpha):
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = design.squared_norms()
+        check_squares(squares, design)
+        self._inverse = reciprocals(np.outer(squares, curvature) + alpha)
+
+    def solve(self, gradient):
+        """Solution for a right-hand side (n_features, n_labels)."""
+        return self._inverse * gradient
+
+
+def reciprocals(values):
+    """1 / values, 0 where a value is 0 or nearly so."""
+    return np.divide(1.0, values, out=np.zeros_like(values), where=values > 1e-300)
+
+
+def check_squares(squares, design):
+    """Raise where features are too large or too small for their squares to be numbers."""
+    if not np.isfinite(squares).all():
+        raise ValueError("The features are too large to be squared; scale them, for example with StandardScaler.")
+    if (squares < 1e-290).any() and (design.largest_entries()[squares < 1e-290] > 0).any():
+        raise ValueError("Some features are too small to be squared; scale them, for example with StandardScaler.")
+
+
+def _factor(matrix, eps):
+    """(cholesky, None, None) where that is safe, else (None, eigenvectors, inverse eigenvalues) of the range.
+
+    The matrix, symmetric with a diagonal of ones, is overwritten.
+    """
+    try:
+        # In place: the transpose is equal, and has its columns one after the other, as LAPACK wants them.
+        cholesky = linalg.cho_factor(matrix.T, lower=True, overwrite_a=True, check_finite=False)
+    except linalg.LinAlgError:
+        pass
+    else:
+        pivots = np.diag(cholesky[0])
+        if len(pivots) == 0 or pivots.min() ** 2 > 10 * len(pivots) * eps:
+            return cholesky, None, None
+    # One triangle and the diagonal have been overwritten; the other triangle of the matrix is still there.
+    matrix[np.diag_indices_from(matrix)] = 1.0
+    values, vectors = linalg.eigh(matrix, lower=True, overwrite_a=True, check_finite=False)
+    kept = values > 10 * len(values) * eps * max(values[-1], 0.0)
+    return None, vectors[:, kept], 1.0 / values[kept]
