@@ -101,7 +101,7 @@ def compute(cases):
         gradient = kernels.backward(*inputs, saved, one["grad"].to(loss.dtype))
         after = [value for value in inputs[:3] if value is not None]
         unchanged = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-        pmf = kernels.size_pmf(saved)
+        pmf = kernels.size_pmf(saved, one["scores"], one["log_weights"])
         results[name] = {"loss": loss, "gradient": gradient, "pmf": pmf, "unchanged": unchanged}
     return results
 
@@ -138,16 +138,47 @@ def outside_scores():
     return torch.linspace(-2, 2, 32).reshape(4, 8)
 
 
+PUBLIC = ("one size", "chunks, listed", "float64", "bfloat16")
+
+
 def compute_public():
-    """The loss that users call and its gradients, by logits and by size_bias."""
+    """The loss that users call, all reductions, with gradients by logits and by size_bias."""
     from mlrh.torch import mlrh_loss
 
     one = CASES["one size"]
     logits, size_bias = one["scores"].clone().requires_grad_(), torch.linspace(-1, 2, 4).requires_grad_()
     loss = mlrh_loss(logits, one["targets"], max_labels=3, size_bias=size_bias)
-    plain = mlrh_loss(logits, one["targets"], max_labels=3)
-    (loss + plain).backward()
-    return {"loss": loss.detach(), "plain": plain.detach(), "logits": logits.grad, "size_bias": size_bias.grad}
+    loss.backward()
+    found = {"loss": loss.detach(), "logits": logits.grad, "size_bias": size_bias.grad}
+    for name in PUBLIC:
+        for reduction in ("none", "sum", "mean"):
+            found |= loss_and_gradients(f"{name}, {reduction}", CASES[name], reduction)
+    return found
+
+
+def loss_and_gradients(name, one, reduction):
+    """Loss, gradient and its gradient along a direction."""
+    from mlrh.torch import mlrh_loss
+
+    logits = one["scores"].clone().requires_grad_()
+    padding_index = None if one["targets"].shape == logits.shape else -1
+    sizes = {"min_labels": one["min_labels"], "max_labels": len(one["log_weights"]) - 1}
+    loss = mlrh_loss(logits, one["targets"], **sizes, padding_index=padding_index, reduction=reduction)
+    value = (one["grad"].to(loss.dtype) * loss).sum() if reduction == "none" else 2.5 * loss
+    (gradient,) = torch.autograd.grad(value, logits, retain_graph=True)
+    (again,) = torch.autograd.grad(value, logits, create_graph=True)
+    (second,) = torch.autograd.grad((again * torch.linspace(-1, 1, logits.shape[1])).sum(), logits)
+    results = {"loss": loss.detach(), "gradient": gradient, "again": again.detach(), "second": second}
+    return {f"{name}: {key}": value for key, value in results.items()}
+
+
+def compute_shortcuts():
+    """The same by shortcuts, as on a GPU: there numbers are not looked at. The second call finds those of the first."""
+    from mlrh.torch import shortcuts, targets
+
+    targets.can_look = lambda targets: False
+    compute_public()
+    return compute_public(), len(shortcuts._SHORTCUTS)
 
 
 @pytest.fixture(scope="module")
@@ -230,9 +261,20 @@ def test_a_target_that_is_no_set_shows_as_nan(results, kind):
 
 
 def test_the_public_loss_is_the_same_with_and_without_the_kernels(results):
-    found, expected = results["public"], compute_public()
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
+    assert_public_equal(results["public"])
+
+
+def test_shortcuts_change_no_loss_and_no_derivative(results):
+    found, n_shortcuts = results["shortcuts"]
+    assert n_shortcuts == len(PUBLIC) * 3
+    assert_public_equal(found)
+
+
+def assert_public_equal(found):
+    for name, expected in compute_public().items():
+        unit = 1e-2 if name.startswith("bfloat16") else 2e-6
+        assert found[name].dtype == expected.dtype
+        np.testing.assert_allclose(found[name].double(), expected.double(), rtol=unit, atol=unit, err_msg=name)
 
 
 def test_biases_far_from_a_line_are_left_to_the_recurrence():
@@ -263,4 +305,5 @@ def test_without_biases_the_choice_reads_no_values():
 
 if __name__ == "__main__":
     found = {"outside": compute_outside(), "wrong": compute_wrong(), "public": compute_public()}
-    torch.save(compute(CASES) | found, sys.argv[1])
+    found |= compute(CASES) | {"shortcuts": compute_shortcuts()}
+    torch.save(found, sys.argv[1])

@@ -185,6 +185,37 @@ def test_size_bias_true_is_a_parameter_of_zeros():
     torch.testing.assert_close(loss(LOGITS, SETS), MLRHLoss(3)(LOGITS, SETS), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("size_bias", [None, SIZE_BIAS])
+def test_the_distribution_of_a_loss_is_the_model_that_it_trains(size_bias):
+    loss = MLRHLoss(3, size_bias=None if size_bias is None else torch.nn.Parameter(size_bias.clone()), reduction="none")
+    d = loss.distribution(LOGITS)
+    torch.testing.assert_close(d.log_prob(SETS), -loss(LOGITS, SETS), rtol=0, atol=1e-14)
+    bias = None if size_bias is None else np.pad(size_bias.numpy(), (0, 2))
+    expected = label_space.CardinalitySpace(5, 1, 3, bias).distribution(LOGITS.numpy()).marginals()
+    np.testing.assert_allclose(d.marginals().detach().numpy(), expected, rtol=0, atol=1e-12)
+
+
+def test_a_size_bias_given_later_is_learned():
+    loss = MLRHLoss(3)
+    loss.size_bias = torch.nn.Parameter(SIZE_BIAS.clone())
+    expected = mlrh_loss(LOGITS, SETS, max_labels=3, size_bias=SIZE_BIAS)
+    torch.testing.assert_close(loss(LOGITS, SETS), expected, rtol=0, atol=0)
+    assert list(loss.state_dict()) == ["size_bias"]
+
+
+@pytest.mark.parametrize("n_labels", [5, 511, 512, 700])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_boolean_targets_have_the_loss_gradient_and_log_prob_of_numbers(n_labels, dtype):
+    logits = torch.randn(6, n_labels, dtype=dtype, generator=torch.Generator().manual_seed(7)).requires_grad_()
+    sets = torch.nn.functional.pad(SETS, (0, n_labels - 5))
+    as_bool, as_numbers = (mlrh_loss(logits, Y, max_labels=3, reduction="none") for Y in (sets.bool(), sets.to(dtype)))
+    torch.testing.assert_close(as_bool, as_numbers, rtol=0, atol=0)
+    gradients = [torch.autograd.grad(losses.sum(), logits)[0] for losses in (as_bool, as_numbers)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+    d = MLRHLoss(3).distribution(logits)
+    torch.testing.assert_close(d.log_prob(sets.bool()), -as_numbers, rtol=0, atol=0)
+
+
 def test_the_state_of_a_loss_can_be_saved_and_loaded():
     loss = MLRHLoss(3, size_bias=torch.nn.Parameter(SIZE_BIAS.clone()))
     other = MLRHLoss(3, size_bias=torch.nn.Parameter(torch.zeros(4, dtype=torch.float64)))
@@ -307,6 +338,12 @@ def test_targets_that_are_no_set_make_the_loss_nan_where_nobody_may_look(smooth,
     targets[2] = torch.tensor([1.0, smooth, 0.0, 0.0, 0.0])
     losses = mlrh_loss(LOGITS, targets, max_labels=3, unobserved=unobserved, reduction="none")
     assert losses.isnan().tolist() == [False, False, True, False, False, False]
+
+
+def test_a_wrong_option_is_one_sentence_also_where_shortcuts_are_looked_for(monkeypatch):
+    monkeypatch.setattr("mlrh.torch.targets.can_look", lambda targets: False)
+    with pytest.raises(ValueError, match=r"reduction must be one of .* got \['mean'\]"):
+        mlrh_loss(LOGITS, SETS, max_labels=3, reduction=["mean"])
 
 
 @pytest.mark.parametrize("row", [[2, 2, -1], [-2, 1, -1], [1, 5, -1]])

@@ -180,6 +180,23 @@ def test_forward_mode_derivatives_are_refused(question):
             FORWARD[question](dual)
 
 
+ALONG = {
+    "loss": FORWARD["loss"],
+    "log_partition": lambda scores: CardinalitySpace(5, 1, 3).distribution(scores).log_partition(),
+    "log_prob": lambda scores: CardinalitySpace(5, 1, 3).distribution(scores).log_prob(SETS),
+}
+
+
+@pytest.mark.parametrize("question", ALONG)
+def test_the_way_to_a_derivative_along_a_direction_that_the_refusal_names_equals_finite_differences(question):
+    logits = inputs()[0].detach()
+    direction = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    _, found = torch.autograd.functional.jvp(ALONG[question], (logits,), (direction,))
+    step = 1e-6
+    moved = [ALONG[question](logits + sign * step * direction) for sign in (1, -1)]
+    torch.testing.assert_close(found, (moved[0] - moved[1]) / (2 * step), rtol=0, atol=1e-8)
+
+
 @pytest.mark.parametrize("name", ["log_loss", "marginals", "size_pmf"])
 def test_operators_keep_the_rules_of_custom_operators(name):
     logits, size_bias = inputs()

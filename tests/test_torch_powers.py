@@ -106,6 +106,15 @@ def test_what_is_kept_for_the_gradient_is_under_a_tenth_of_the_scores(dtype):
     assert kept < 0.1 * scores.numel() * scores.element_size()
 
 
+@pytest.mark.parametrize(("n_labels", "max_labels"), [(64, 4), (511, 4), (1024, 9)])
+def test_with_few_labels_or_large_sets_the_gradient_itself_is_kept(n_labels, max_labels):
+    for dtype, itemsize in ((torch.float64, 8), (torch.float32, 4), (torch.bfloat16, 4)):
+        scores = torch.randn(100, n_labels).to(dtype)
+        _, saved = recurrence.forward(scores, None, log_weights_of(1, max_labels), keep=True)
+        kept = sum(tensor.numel() * tensor.element_size() for tensor in saved)
+        assert kept == 100 * itemsize * (n_labels + max_labels + 1)
+
+
 def test_a_score_of_nan_makes_its_row_nan_and_no_other():
     scores = rows_like("start", 3, 600, 4)
     scores[1, 5] = NAN

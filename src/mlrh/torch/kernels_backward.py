@@ -21,6 +21,8 @@ def gradient(
     stride,
     n_blocks,
     n_indices,
+    grad_stride,
+    n_averaged,
     MAX_LABELS: tl.constexpr,
     LIKELY: tl.constexpr,
     LIKELY_LANES: tl.constexpr,
@@ -36,7 +38,7 @@ def gradient(
     last row to the first, because the last scores that the forward pass read are still in the cache.
     """
     tilt, coefficients, likely_marginals = in_numbers(numbers, n_rows, MAX_LABELS)
-    sizes, likely_counts, target_counts = in_counts(counts, n_rows, n_chunks)
+    _, sizes, likely_counts, target_counts = in_counts(counts, n_rows, n_chunks)
     likely_labels, target_labels = in_labels(labels_of, n_rows, n_chunks, LIKELY)
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     chunk = (program // n_blocks) % n_chunks
@@ -49,7 +51,7 @@ def gradient(
     offsets = (rows * n_labels)[:, None] + labels[None, :]
     inside = known[:, None] & (labels < stop)[None, :]
     own_tilt = tl.load(tilt + rows)
-    factor = tl.load(grad + rows).to(own_tilt.dtype)
+    factor = tl.load(grad + rows * grad_stride).to(own_tilt.dtype) / n_averaged
     tile = tl.load(scores + offsets, mask=inside, other=0, eviction_policy="evict_first").to(own_tilt.dtype)
     value = _marginal(tile + own_tilt[:, None], coefficients, rows, MAX_LABELS)
     if DENSE:

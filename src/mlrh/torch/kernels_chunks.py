@@ -33,7 +33,9 @@ def moments(
 ):
     """One program: chunk of `stride` labels in ROWS rows, read once into registers."""
     tilts, sums, heavy_counts, heavy_scores, heavy_labels = in_scratch(scratch, n_rows, n_chunks, MAX_LABELS, HEAVY)
-    _, _, target_counts = in_counts(counts, n_rows, n_chunks)
+    n_done, _, _, target_counts = in_counts(counts, n_rows, n_chunks)
+    if tl.program_id(0) == 0:
+        tl.store(n_done, 0)
     _, target_labels = in_labels(labels_of, n_rows, n_chunks, LIKELY)
     chunk = tl.program_id(0) % n_chunks
     rows = (tl.program_id(0) // n_chunks) * ROWS + tl.arange(0, ROWS)
@@ -247,9 +249,10 @@ def in_numbers(numbers, n_rows, MAX_LABELS: tl.constexpr):
 
 @triton.jit
 def in_counts(counts, n_rows, n_chunks):
-    """Where sizes, likely_counts and target_counts begin."""
-    likely_counts = counts + _long(n_rows)
-    return counts, likely_counts, likely_counts + _long(n_rows) * n_chunks
+    """Where n_done, sizes, likely_counts and target_counts begin."""
+    sizes = counts + 4
+    likely_counts = sizes + _long(n_rows)
+    return counts, sizes, likely_counts, likely_counts + _long(n_rows) * n_chunks
 
 
 @triton.jit

@@ -17,6 +17,7 @@ def finish(
     log_weights,
     scratch,
     loss,
+    total_loss,
     numbers,
     pmf,
     counts,
@@ -27,6 +28,7 @@ def finish(
     stride,
     n_indices,
     min_labels,
+    n_averaged,
     MAX_LABELS: tl.constexpr,
     HEAVY: tl.constexpr,
     LIKELY: tl.constexpr,
@@ -36,11 +38,15 @@ def finish(
     CHUNKS: tl.constexpr,
     DENSE: tl.constexpr,
     INDICES: tl.constexpr,
+    REDUCED: tl.constexpr,
 ):
-    """One program: ROWS rows, in float64."""
+    """One program: ROWS rows, in float64.
+
+    If REDUCED, a program leaves the sum of its losses in `loss`, and the one that ends last adds them up.
+    """
     tilts, sums, heavy_counts, heavy_scores, heavy_labels = in_scratch(scratch, n_rows, n_chunks, MAX_LABELS, HEAVY)
     tilt, coefficients, likely_marginals = in_numbers(numbers, n_rows, MAX_LABELS)
-    sizes, likely_counts, target_counts = in_counts(counts, n_rows, n_chunks)
+    n_done, sizes, likely_counts, target_counts = in_counts(counts, n_rows, n_chunks)
     likely_labels, target_labels = in_labels(labels_of, n_rows, n_chunks, LIKELY)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     known = rows < n_rows
@@ -84,11 +90,30 @@ def finish(
         tl.store(sizes + rows, size, mask=known)
         log_weight = tl.load(log_weights + size, mask=size <= MAX_LABELS, other=float("-inf")).to(tl.float64)
         value = value - score - log_weight
-    tl.store(loss + rows, value, mask=known)
+    if REDUCED:
+        tl.store(loss + tl.program_id(0), tl.sum(tl.where(known, value, 0.0), axis=0))
+    else:
+        tl.store(loss + rows, value, mask=known)
     _store_likely(
         base, weights, heavy_counts, heavy_scores, heavy_labels, likely_counts, likely_labels, likely_marginals, cells,
         n_busy, own, known, MAX_LABELS, HEAVY, LIKELY, SIZES,
     )  # fmt: skip
+    if REDUCED:
+        tl.debug_barrier()
+        if tl.atomic_add(n_done, 1, sem="acq_rel", scope="gpu") == tl.num_programs(0) - 1:
+            _store_total(loss, total_loss, n_averaged)
+
+
+@triton.jit
+def _store_total(loss, total_loss, n_averaged):
+    """Write the sum of what all programs have left over n_averaged, added in the same order in every run."""
+    BLOCK: tl.constexpr = 1024
+    sums = tl.zeros((BLOCK,), tl.float64)
+    for start in range(0, tl.num_programs(0), BLOCK):
+        programs = start + tl.arange(0, BLOCK)
+        left = tl.load(loss + programs, mask=programs < tl.num_programs(0), other=0, cache_modifier=".cg")
+        sums += left.to(tl.float64)
+    tl.store(total_loss, tl.sum(sums, axis=0) / n_averaged)
 
 
 @triton.jit

@@ -4,11 +4,13 @@ from numbers import Integral
 
 import torch
 
-from mlrh.torch import operators
+from mlrh.torch import operators, shortcuts
 from mlrh.torch import targets as checks
+from mlrh.torch.distribution import CardinalitySpace
 from mlrh.torch.sizes import check_scores, check_size_bias, check_sizes, log_weights
 
 REDUCTIONS = ("mean", "none", "sum")
+INDEX_TYPES = (torch.int32, torch.int64)
 
 
 class MLRHLoss(torch.nn.Module):
@@ -106,6 +108,12 @@ class MLRHLoss(torch.nn.Module):
             validate=self.validate,
         )
 
+    def distribution(self, logits):
+        """LabelSetDistribution of logits (B, K): the model that this loss trains, with its sizes and its size_bias."""
+        check_scores(logits, "logits")
+        space = CardinalitySpace(logits.shape[1], self.min_labels, self.max_labels, self.size_bias)
+        return space.distribution(logits)
+
     def extra_repr(self):
         return f"max_labels={self.max_labels}, min_labels={self.min_labels}, reduction={self.reduction!r}"
 
@@ -136,35 +144,51 @@ def mlrh_loss(
 
     Computed in float32 at least, whatever the type of the logits; the loss is float64 for float64, else float32.
     """
+    kind = shortcut = None
+    if size_bias is None and weight is None and not (validate or unobserved):
+        kind = shortcuts.kind_of(logits, targets, max_labels, min_labels, reduction, padding_index)
+        shortcut = shortcuts.find(kind)
+    if shortcut is not None:
+        return shortcut.loss(logits, targets)
     _check_options(min_labels, max_labels, reduction, padding_index, None)
     _check_tensors(logits, targets, weight, padding_index)
     check_sizes(min_labels, max_labels, logits.shape[1])
     if size_bias is not None:
         check_size_bias(size_bias, max_labels, logits.shape[1])
-    _check_devices(logits, targets=targets, weight=weight, size_bias=size_bias)
+    _check_devices(logits, targets, weight, size_bias)
     sizes = log_weights(logits, min_labels, max_labels, size_bias)
+    if kind is not None and (shortcut := _open(kind, logits, targets, sizes, min_labels, reduction, padding_index)):
+        return shortcut.loss(logits, targets)
     options = {"min_labels": min_labels, "biased": size_bias is not None}
+    at_once = weight is None and not validate  # the operators reduce at less cost
+    options["reduction"] = reduction if at_once else "none"
     if padding_index is not None:
         losses = _of_indices(logits, targets, sizes, padding_index, validate, options)
     elif _is_partial(targets, unobserved, validate):
-        losses = _of_known(logits, targets, sizes, options)
+        losses = _of_known(logits, targets, sizes, **options)
     else:
-        losses = operators.log_loss(logits, targets, sizes, **options)
-        if not (validate or checks.can_look(targets) or _kernels_look(logits, sizes, size_bias)):
-            losses = checks.nan_where_wrong(losses, targets)
+        unseen = not validate and not checks.can_look(targets)
+        losses = operators.log_loss(logits, targets, sizes, marked=unseen, **options)
+    if at_once:
+        return losses
     if validate:
         checks.check_losses(targets, losses.detach(), (min_labels, max_labels), padding_index)
-    return _reduced(losses if weight is None else _weighted(losses, weight), reduction)
+    return shortcuts.reduced(losses if weight is None else _weighted(losses, weight), reduction)
 
 
-def _reduced(losses, reduction):
-    if reduction == "none":
-        return losses
-    return losses.mean() if reduction == "mean" else losses.sum()
+def _open(kind, logits, targets, sizes, min_labels, reduction, padding_index):
+    """A shortcut for calls of this kind; None where the kernels don't serve or targets have to be changed first."""
+    are_indices = padding_index is not None
+    is_ready = targets.dtype in INDEX_TYPES and padding_index == -1 and targets.shape != logits.shape
+    if are_indices and not is_ready:
+        return None
+    options = operators.Options(min_labels, are_indices, biased=False, keep=True)
+    shortcut = operators.shortcut_of(logits, targets, sizes, options, reduction)
+    return None if shortcut is None else shortcuts.keep(kind, shortcut)
 
 
 def _of_indices(logits, targets, sizes, padding_index, validate, options):
-    if targets.dtype not in (torch.int32, torch.int64):
+    if targets.dtype not in INDEX_TYPES:
         targets = targets.to(torch.int64)
     if validate or checks.can_look(targets):
         checks.check_indices(targets, logits.shape[1], padding_index)
@@ -173,7 +197,7 @@ def _of_indices(logits, targets, sizes, padding_index, validate, options):
     return operators.log_loss(logits, targets, sizes, are_indices=True, **options)
 
 
-def _of_known(logits, targets, sizes, options):
+def _of_known(logits, targets, sizes, reduction, **options):
     """log Z - log Z(sets that agree with what is known), the latter by the labels that are not known."""
     is_free, is_present = targets.isnan(), targets == 1
     counts = is_present.sum(1).clamp(max=len(sizes))
@@ -184,7 +208,7 @@ def _of_known(logits, targets, sizes, options):
     present = torch.where(is_present, logits, 0.0).sum(1, dtype=consistent.dtype)
     losses = operators.log_loss(logits, None, sizes, **options) - (present + consistent)
     is_wrong = ~(is_free | is_present | (targets == 0)).all(1)
-    return _not_negative(losses).masked_fill(is_wrong, torch.nan)
+    return shortcuts.reduced(_not_negative(losses).masked_fill(is_wrong, torch.nan), reduction)
 
 
 def _not_negative(losses):
@@ -198,11 +222,6 @@ def _is_partial(targets, unobserved, validate):
     if validate or checks.can_look(targets):
         return checks.look(targets, unobserved, strict=validate)
     return bool(unobserved) and targets.is_floating_point()
-
-
-def _kernels_look(logits, sizes, size_bias):
-    """Whether the kernels of the GPU serve, which make the loss of a wrong target NaN themselves."""
-    return logits.is_cuda and size_bias is None and sizes.shape[0] <= 33
 
 
 def _weighted(losses, weight):
@@ -227,7 +246,9 @@ def _initial_bias(size_bias, max_labels):
 
 
 def _register(module, name, value):
-    if isinstance(value, torch.nn.Parameter):
+    if value is None:
+        setattr(module, name, None)  # found at once, where a buffer that is None is looked for in three places
+    elif isinstance(value, torch.nn.Parameter):
         module.register_parameter(name, value)
     else:
         module.register_buffer(name, value)
@@ -250,14 +271,14 @@ def _check_options(min_labels, max_labels, reduction, padding_index, pos_weight)
 
 def _check_tensors(logits, targets, weight, padding_index):
     check_scores(logits, "logits")
-    shape = tuple(logits.shape)
+    shape = logits.shape
     for name, tensor in (("targets", targets), ("weight", weight)):
         if not isinstance(tensor, torch.Tensor) and (tensor is not None or name == "targets"):
             raise ValueError(f"{name} must be a tensor; got {type(tensor).__name__}. Make it one with torch.as_tensor.")
-    if padding_index is None and targets.shape != logits.shape:
+    if padding_index is None and targets.shape != shape:
         raise ValueError(
-            f"Dense targets must have the shape of the logits, {shape}; got {tuple(targets.shape)}. Give label indices "
-            "with padding_index=-1."
+            f"Dense targets must have the shape of the logits, {tuple(shape)}; got {tuple(targets.shape)}. Give label "
+            "indices with padding_index=-1."
         )
     if padding_index is not None:
         _check_index_targets(targets, shape, padding_index)
@@ -280,9 +301,9 @@ def _check_index_targets(targets, shape, padding_index):
         )
 
 
-def _check_devices(logits, **tensors):
-    for name, tensor in tensors.items():
-        if tensor is not None and tensor.dim() and tensor.device != logits.device:
+def _check_devices(logits, targets, weight, size_bias):
+    for name, tensor in (("targets", targets), ("weight", weight), ("size_bias", size_bias)):
+        if tensor is not None and tensor.device != logits.device and tensor.dim():
             raise ValueError(
                 f"{name} must be on the device of the logits, {logits.device}; got {tensor.device}. Move it there, a "
                 "loss that holds it with loss.to(device)."

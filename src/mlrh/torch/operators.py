@@ -11,6 +11,7 @@ import importlib.util
 import os
 from contextlib import nullcontext
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,10 +19,24 @@ from torch import Tensor
 from mlrh.torch import recurrence
 from mlrh.torch.curvature import curvature
 from mlrh.torch.eager import is_eager, refuse_forward_mode
+from mlrh.torch.kernels_limits import fit
 from mlrh.torch.recurrence import Targets
+from mlrh.torch.shortcuts import Shortcut, by_row, reduced
+from mlrh.torch.targets import nan_where_wrong
 
 
-def log_loss(scores, targets, log_weights, *, min_labels, are_indices=False, biased=True):
+class Options(NamedTuple):
+    """What the operators of the loss take beside tensors; see `log_loss`. keep: whether a gradient may be wanted."""
+
+    min_labels: int
+    are_indices: bool
+    biased: bool
+    keep: bool
+
+
+def log_loss(
+    scores, targets, log_weights, *, min_labels, are_indices=False, biased=True, reduction="none", marked=False
+):
     """-log P(targets) (n_rows,), the log-partition where targets is None; inf for a size that isn't admissible.
 
     Parameters
@@ -32,16 +47,35 @@ def log_loss(scores, targets, log_weights, *, min_labels, are_indices=False, bia
     min_labels : int, below which log_weights of the first shape are -inf
     are_indices : bool, whether targets are labels
     biased : bool; False promises that the log-weights of admissible sizes are equal
+    reduction : "none", or "sum" or "mean" of the losses of all rows
+    marked : bool, whether the loss is to be NaN where dense targets are neither 0 nor 1; nothing is waited for
     """
     refuse_forward_mode(scores, log_weights)
     if are_indices and targets.shape == scores.shape:
         targets = torch.nn.functional.pad(targets, (0, 1), value=-1)  # can't be taken for a dense target
     keep = torch.is_grad_enabled() and (scores.requires_grad or log_weights.requires_grad)
     keep = keep or torch.compiler.is_exporting()  # who loads the program may want gradients
-    arguments = (scores, targets, log_weights, min_labels, are_indices, biased, keep)
-    if not is_eager(scores, targets, log_weights):
-        return _log_loss(*arguments)[0]
-    return _LogLoss.apply(*arguments)
+    options = Options(min_labels, are_indices, biased, keep)
+    if is_eager(scores, targets, log_weights):
+        shortcut = shortcut_of(scores, targets, log_weights, options, reduction)
+        if shortcut is not None:  # the kernels mark wrong targets themselves
+            return shortcut.loss(scores, targets)
+        if not marked:
+            return _LogLoss.apply(scores, targets, log_weights, options, reduction)
+        losses = _LogLoss.apply(scores, targets, log_weights, options, "none")
+    else:
+        losses = _log_loss(scores, targets, log_weights, *options)[0]
+        marked = marked and (biased or not scores.is_cuda or not fit(scores, log_weights))
+    return reduced(nan_where_wrong(losses, targets) if marked else losses, reduction)
+
+
+def shortcut_of(scores, targets, log_weights, options, reduction):
+    """The shortcut of the kernels, None where these don't serve or the biases have to be looked at."""
+    if options.biased or not _may_use_kernels(scores, log_weights):
+        return None
+    min_labels, are_indices, _, _ = options
+    plan = _kernels().plan(scores, targets, log_weights, min_labels, are_indices)
+    return Shortcut(plan, log_weights, min_labels=min_labels, are_indices=are_indices, reduction=reduction)
 
 
 def marginals(scores, log_weights, *, min_labels, biased=True):
@@ -73,12 +107,12 @@ def _compute_loss(
 ) -> tuple[Tensor, list[Tensor]]:
     """Losses, and what the gradient needs: nothing where the choice of the path depends on the biases themselves."""
     scores = scores.contiguous()
-    if not _may_use_kernels(scores, log_weights, min_labels):
+    if not _may_use_kernels(scores, log_weights):
         with _full_precision(scores):
             loss, kept = recurrence.forward(scores, _as_targets(targets, are_indices), log_weights, keep=keep)
         return loss, list(kept)
     loss, kept = _forward(scores, targets, log_weights, min_labels, are_indices, biased)[:2]
-    return loss, [] if biased else list(kept)
+    return loss, [] if biased else [kept]
 
 
 _log_loss = torch.library.custom_op("mlrh::log_loss", _compute_loss, mutates_args=())
@@ -87,12 +121,11 @@ _log_loss = torch.library.custom_op("mlrh::log_loss", _compute_loss, mutates_arg
 @_log_loss.register_fake
 def _(scores, targets, log_weights, min_labels, are_indices, biased, keep):
     loss = scores.new_empty(scores.shape[0], dtype=recurrence.working_dtype(scores))
-    if not _may_use_kernels(scores, log_weights, min_labels):
+    if not _may_use_kernels(scores, log_weights):
         return loss, list(recurrence.empty_saved(scores, log_weights, keep=keep))
     if biased:
         return loss, []
-    kernels = _kernels()
-    return loss, list(kernels.empty_saved(scores, targets, log_weights, indices=are_indices))
+    return loss, [_kernels().empty_saved(scores, targets, log_weights, indices=are_indices)]
 
 
 def _compute_gradient(
@@ -107,8 +140,8 @@ def _compute_gradient(
 ) -> Tensor:
     """Derivative in the scores of the losses times gradient (n_rows,): gradient (marginals - y)."""
     scores, gradient = scores.contiguous(), gradient.contiguous()
-    by_kernels = _may_use_kernels(scores, log_weights, min_labels)
-    kept = tuple(saved)
+    by_kernels = _may_use_kernels(scores, log_weights)
+    kept = saved[0] if by_kernels and not biased else saved
     if by_kernels and biased:
         _, kept, by_kernels = _forward(scores, targets, log_weights, min_labels, are_indices, biased)
     if by_kernels:
@@ -128,11 +161,11 @@ def _(scores, targets, log_weights, saved, gradient, min_labels, are_indices, bi
 def _compute_sizes(scores: Tensor, log_weights: Tensor, saved: list[Tensor], min_labels: int, biased: bool) -> Tensor:
     """P(|y| = j), (n_rows, max_labels + 1)."""
     scores = scores.contiguous()
-    by_kernels = _may_use_kernels(scores, log_weights, min_labels)
-    kept = tuple(saved)
+    by_kernels = _may_use_kernels(scores, log_weights)
+    kept = saved[0] if by_kernels and not biased else saved
     if by_kernels and biased:
         _, kept, by_kernels = _forward(scores, None, log_weights, min_labels, False, biased)
-    return (_kernels().size_pmf(kept) if by_kernels else kept[-1]).clone()
+    return (_kernels().size_pmf(kept, scores, log_weights) if by_kernels else kept[-1]).clone()
 
 
 _size_pmf = torch.library.custom_op("mlrh::size_pmf", _compute_sizes, mutates_args=())
@@ -167,11 +200,12 @@ def _keep_loss(ctx, inputs, output):
 def _backward_of_loss(ctx, gradient, _):
     if gradient is None:
         return (None,) * 7
-    return _derivatives(ctx, gradient, _log_loss_gradient, _size_pmf)
+    by_scores, by_log_weights = _derivatives(ctx, gradient, _log_loss_gradient, _size_pmf)
+    return by_scores, None, by_log_weights, None, None, None, None
 
 
 def _derivatives(ctx, gradient, of_scores, of_sizes):
-    """Derivatives by the arguments of the loss, by functions that are registered operators or not."""
+    """Derivatives by scores and log-weights, by functions that are registered operators or not."""
     scores, targets, log_weights, *saved = ctx.saved_tensors
     by_scores = by_log_weights = None
     if ctx.needs_input_grad[0]:
@@ -182,24 +216,26 @@ def _derivatives(ctx, gradient, of_scores, of_sizes):
         pmf = of_sizes(scores, log_weights, saved, ctx.min_labels, ctx.biased)
         by_log_weights = (pmf - _counted(targets, ctx.are_indices, pmf)) * gradient[:, None]
         by_log_weights = _summed_like(by_log_weights, log_weights)
-    return by_scores, None, by_log_weights, None, None, None, None
+    return by_scores, by_log_weights
 
 
 class _LogLoss(torch.autograd.Function):
     """The loss in eager mode; only where its derivative is to be differentiated it calls registered operators."""
 
     @staticmethod
-    def forward(ctx, scores, targets, log_weights, min_labels, are_indices, biased, keep):
-        loss, saved = _compute_loss(scores, targets, log_weights, min_labels, are_indices, biased, keep)
-        ctx.min_labels, ctx.are_indices, ctx.biased = min_labels, are_indices, biased
+    def forward(ctx, scores, targets, log_weights, options, reduction):
+        loss, saved = _compute_loss(scores, targets, log_weights, *options)
+        ctx.min_labels, ctx.are_indices, ctx.biased, _ = options
+        ctx.n_rows, ctx.reduction = scores.shape[0], reduction
         ctx.save_for_backward(scores, targets, log_weights, *saved)
-        return loss
+        return reduced(loss, reduction)
 
     @staticmethod
     def backward(ctx, gradient):
-        if torch.is_grad_enabled() or not is_eager(gradient):
-            return _derivatives(ctx, gradient, _log_loss_gradient, _size_pmf)
-        return _derivatives(ctx, gradient, _compute_gradient, _compute_sizes)
+        is_last = not torch.is_grad_enabled() and is_eager(gradient)
+        operators = (_compute_gradient, _compute_sizes) if is_last else (_log_loss_gradient, _size_pmf)
+        by_scores, by_log_weights = _derivatives(ctx, by_row(gradient, ctx.n_rows, ctx.reduction), *operators)
+        return by_scores, None, by_log_weights, None, None
 
 
 def _keep_gradient(ctx, inputs, output):
@@ -250,11 +286,9 @@ def _forward(scores, targets, log_weights, min_labels, are_indices, biased):
     return loss, saved, False
 
 
-def _may_use_kernels(scores, log_weights, min_labels):
+def _may_use_kernels(scores, log_weights):
     """Whether the kernels serve unless the biases forbid it; known without waiting for the GPU."""
-    if log_weights.dim() > 1 or not (scores.is_cuda or os.environ.get("TRITON_INTERPRET") == "1") or not _has_triton():
-        return False
-    return _kernels().usable(scores, log_weights, min_labels, biased=False)
+    return (scores.is_cuda or _is_interpreted()) and fit(scores, log_weights) and _has_triton()
 
 
 def _full_precision(scores):
@@ -268,6 +302,11 @@ def _has_triton():
     return importlib.util.find_spec("triton") is not None
 
 
+def _is_interpreted():
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@cache
 def _kernels():
     from mlrh.torch import kernels
 

@@ -33,12 +33,13 @@ def mode_sizes(descending, log_weights):
     formed in which a small score could drown.
     """
     bias = log_weights.to(torch.float64)
-    first = int((bias > -torch.inf).to(torch.int8).argmax())
-    best = torch.full(descending.shape[:1], first, device=descending.device)
+    first = (bias > -torch.inf).to(torch.int8).argmax()  # as a number of Python it would have to be waited for
+    best = first.expand(descending.shape[0])
     gain = torch.zeros_like(best, dtype=torch.float64)
-    for j in range(first + 1, len(bias)):
-        gain = gain + descending[:, j - 1]
+    for j in range(1, len(bias)):
+        gain = torch.where(j > first, gain + descending[:, j - 1], 0.0)
         is_better = gain + (bias[j] - bias[best]) > 0
+        is_better &= j > first
         best, gain = torch.where(is_better, j, best), torch.where(is_better, 0.0, gain)
     return best
 

@@ -164,7 +164,7 @@ def subtract(marginals, targets, rows, out, *, scale=None):
         taken = -(sets >= 0).to(marginals.dtype)
         out.copy_(marginals.scatter_add_(1, sets.clamp(min=0), taken if scale is None else taken * scale))
     elif scale is None:
-        out.copy_(marginals.sub_(targets.sets[rows]))
+        out.copy_(marginals.sub_(targets.sets[rows].to(marginals.dtype)))
     else:
         out.copy_(marginals.addcmul_(targets.sets[rows].to(marginals.dtype), scale.to(marginals.dtype), value=-1))
 

@@ -10,6 +10,9 @@ from mlrh.torch.eager import is_eager
 
 def check_sizes(min_labels, max_labels, n_labels=None):
     """Raise unless 0 <= min_labels <= max_labels, and max_labels <= n_labels where that is given."""
+    is_plain = type(min_labels) is int and type(max_labels) is int  # so it is nearly always, and known at once
+    if is_plain and 0 <= min_labels <= max_labels and (n_labels is None or max_labels <= n_labels):
+        return
     sizes = (min_labels, max_labels) if n_labels is None else (min_labels, max_labels, n_labels)
     are_integers = all(isinstance(size, Integral | torch.SymInt) and not isinstance(size, bool) for size in sizes)
     if not are_integers or not 0 <= min_labels <= max_labels or (n_labels is not None and max_labels > n_labels):

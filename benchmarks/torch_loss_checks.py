@@ -1,0 +1,195 @@
+"""The loss on a GPU against float64: the kernels in awkward cases, and the ways to use the loss; no timing.
+
+Run by `torch_loss_gpu.py`.
+"""
+
+import math
+
+import torch
+
+from mlrh.torch import MLRHLoss, kernels, mlrh_loss
+
+DTYPES_CHECKED = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+
+
+def check_all(only_uses=False):
+    """Largest errors of loss (relative) and marginals (absolute) by case; ends where one is above rounding."""
+    print(f"{'case':34}{'loss':>10}{'marginals':>11}")
+    rows = []
+    for i, (name, *inputs) in enumerate([] if only_uses else cases()):
+        for dtype in DTYPES_CHECKED if i < 3 else [torch.float32]:
+            rows.append(check(f"{name} {str(dtype)[6:]}", inputs[0].to(dtype), *inputs[1:], both=i < 3))
+    rows += [check_public(f"MLRHLoss {reduction}", reduction) for reduction in ("none", "sum", "mean")]
+    rows += [check_use(name, use) for name, use in uses().items()]
+    worst = max(rows, key=lambda row: row["marginals"])
+    print(f"{len(rows)} cases, worst marginal: {worst['case']}\n")
+    return rows
+
+
+def cases():
+    """Scores on the GPU with the smallest and largest size: ordinary, extreme and awkward ones."""
+
+    def normal(*shape, scale=1.0, shift=0.0):
+        return scale * torch.randn(shape, device="cuda") + shift
+
+    spike = normal(9, 300)
+    spike[:, 7] = 200
+    yield "few likely K=1000 M=4", normal(37, 1000, scale=2, shift=-6), 1, 4
+    yield "wide K=20000 M=4", normal(6, 20000, scale=3, shift=-5), 1, 4
+    yield "one dominates", spike, 1, 4
+    yield "normal K=1024 M=4", normal(37, 1024), 1, 4
+    yield "normal K=1024 M=16", normal(37, 1024), 1, 16
+    yield "few likely K=64 M=16", normal(130, 64, scale=3, shift=-2), 0, 16
+    yield "normal K=131072 M=4", normal(3, 131072), 1, 4
+    yield "wide K=100003 M=16", normal(3, 100003, scale=3, shift=-8), 2, 16
+    yield "+-1e4 K=20000", 1e4 * normal(5, 20000).sign(), 1, 4
+    yield "1e4 normal K=200", normal(50, 200, scale=1e4), 1, 4
+    yield "all equal", normal(5, 300, scale=0, shift=3), 1, 4
+    yield "all equal K=6 M=3", normal(5, 6, scale=0), 1, 3
+    yield "one dominates L=3", spike - 250, 3, 4
+    yield "M=K=6, L=0", normal(300, 6), 0, 6
+    yield "L=M=3", normal(300, 22), 3, 3
+    yield "K=1", normal(300, 1), 0, 1
+    yield "softmax", normal(300, 1000, scale=3), 1, 1
+    yield "M=32", normal(30, 500, scale=2, shift=-2), 0, 32
+
+
+def check(name, scores, min_labels, max_labels, *, both):
+    """Errors of one case, dense targets or both kinds; memory is poisoned first, so that a gap would show."""
+    log_weights = torch.zeros(max_labels + 1, device="cuda")
+    log_weights[:min_labels] = -math.inf
+    dense, listed = draw_targets(*scores.shape, max_labels, min_labels)
+    expected, marginals = reference(scores, log_weights)
+    expected = expected - (dense * scores.double()).sum(1)
+    row = {"case": name, "loss": 0.0, "marginals": 0.0}
+    for targets in (dense.to(scores.dtype), listed)[: 1 + both]:
+        torch.full((4, *scores.shape), math.nan, device="cuda")
+        indices = targets is listed
+        loss, grad = twice(name, scores, targets, log_weights, min_labels, indices)
+        exact = (marginals - dense).to(scores.dtype).double() if scores.dtype.itemsize < 4 else marginals - dense
+        row["loss"] = max(row["loss"], ((loss - expected).abs() / (1 + expected.abs())).max().item())
+        gap = (grad.double() - exact).abs()
+        if scores.dtype.itemsize < 4:  # one unit in the last place of the result
+            gap = (gap - exact.abs() * torch.finfo(scores.dtype).eps).clamp(min=0)
+        row["marginals"] = max(row["marginals"], gap.max().item())
+    return reported(row, 1e-10 if scores.dtype == torch.float64 else 2e-6)
+
+
+def check_public(name, reduction):
+    """Errors of the module over two calls, the second of which takes its shortcut; both kinds of targets."""
+    logits = (2 * torch.randn(5000, 700, device="cuda") - 5).requires_grad_()
+    log_weights = torch.tensor([-math.inf, 0, 0, 0, 0], device="cuda")
+    dense, listed = draw_targets(*logits.shape, 4)
+    log_partition, marginals = reference(logits, log_weights)
+    losses = log_partition - (dense * logits.double()).sum(1).detach()
+    scale = {"none": 1, "sum": 1, "mean": len(logits)}[reduction]
+    expected = losses if reduction == "none" else losses.sum() / scale
+    row = {"case": name, "loss": 0.0, "marginals": 0.0}
+    for targets, padding_index in ((dense, None), (listed, -1)) * 2:
+        loss = MLRHLoss(4, reduction=reduction, padding_index=padding_index)(logits, targets)
+        (gradient,) = torch.autograd.grad(scale * loss.sum(), logits)
+        row["loss"] = max(row["loss"], ((loss - expected).abs() / (1 + expected.abs())).max().item())
+        row["marginals"] = max(row["marginals"], (gradient.double() - (marginals - dense)).abs().max().item())
+    return reported(row, 2e-6)
+
+
+def uses():
+    """Ways to use the loss: functions (logits, dense targets) -> sum over rows, on any device."""
+    bias, weight = [0.0, 0.3, -0.5, 0.2, 0.1], torch.linspace(0, 2, 40)
+    loss = MLRHLoss(4, reduction="sum")
+
+    def unaligned(logits, Y):
+        return loss(torch.cat((logits.flatten()[:1], logits.flatten()))[1:].view(logits.shape), Y)
+
+    def partly(logits, Y):
+        hidden = torch.arange(Y.shape[1], device=Y.device) % 3 == 0
+        return mlrh_loss(logits, Y.masked_fill(hidden, math.nan), max_labels=4, reduction="sum", unobserved=True)
+
+    def compiled(logits, Y):
+        return torch.compile(loss, fullgraph=True, backend="eager")(logits, Y)
+
+    return {
+        "targets of bool": lambda logits, Y: loss(logits, Y.bool()),
+        "logits not contiguous": lambda logits, Y: loss(logits.T.contiguous().T, Y),
+        "logits not aligned": unaligned,
+        "weights of rows": lambda logits, Y: loss(logits, Y, weight.to(logits)),
+        "size_bias": lambda logits, Y: mlrh_loss(
+            logits, Y, max_labels=4, size_bias=torch.tensor(bias).to(logits), reduction="sum"
+        ),
+        "unobserved labels": partly,
+        "torch.compile, no graph break": compiled,
+        "-log_prob": lambda logits, Y: -loss.distribution(logits).log_prob(Y).sum(),
+    }
+
+
+def check_use(name, use):
+    """Errors of loss, gradient and gradient of the gradient on the GPU, against the CPU in float64."""
+    logits = 2 * torch.randn(40, 300, device="cuda") - 4
+    dense, _ = draw_targets(*logits.shape, 4)
+    direction = torch.randn(300, device="cuda")
+    row = {"case": name, "loss": 0.0, "marginals": 0.0}
+    expected = derivatives(use, logits.cpu().double(), dense.cpu().double(), direction.cpu().double())
+    for _ in range(2):
+        found = derivatives(use, logits, dense, direction)
+        gaps = [((x.cpu() - y).abs() / (1 + y.abs())).max().item() for x, y in zip(found, expected, strict=True)]
+        row = row | {"loss": max(row["loss"], gaps[0]), "marginals": max(row["marginals"], *gaps[1:])}
+    return reported(row, 5e-6)
+
+
+def derivatives(use, logits, dense, direction):
+    """Loss, its gradient by backward twice over a kept graph, and the second derivative along a direction."""
+    logits = logits.clone().requires_grad_()
+    loss = use(logits, dense)
+    (first,) = torch.autograd.grad(loss, logits, retain_graph=True)
+    (again,) = torch.autograd.grad(2 * loss, logits, create_graph=True)
+    (second,) = torch.autograd.grad((again * direction).sum(), logits)
+    return loss.detach(), first, again.detach() / 2, second
+
+
+def reported(row, bound):
+    """The row, printed; ends where an error is above the bound."""
+    print(f"{row['case']:34}{row['loss']:10.1e}{row['marginals']:11.1e}", flush=True)
+    if not (row["loss"] < bound and row["marginals"] < bound):
+        raise SystemExit(
+            f"{row['case']}: the errors must be below {bound:g}; got {row['loss']:.1e} and {row['marginals']:.1e}."
+        )
+    return row
+
+
+def twice(name, scores, targets, log_weights, min_labels, indices):
+    """Losses and gradients of the second of two runs, which launches by address; ends where they differ."""
+    runs = []
+    for _ in range(2):
+        loss, saved = kernels.forward(scores, targets, log_weights, min_labels, indices=indices)
+        inputs = scores, targets, log_weights, min_labels, saved, torch.ones_like(loss)
+        runs.append((loss, kernels.backward(*inputs, indices=indices)))
+    if not all(torch.equal(one, other) for one, other in zip(*runs, strict=True)):
+        raise SystemExit(f"{name}: loss and gradient must be the same in every run; got two.")
+    return runs[1]
+
+
+def draw_targets(n_rows, n_labels, max_labels, min_labels=1):
+    """Sets of min_labels to max_labels labels, dense (B, K) and as labels padded with -1 (B, max_labels)."""
+    width = n_labels // max_labels
+    labels = torch.randint(width, (n_rows, max_labels), device="cuda") + width * torch.arange(max_labels, device="cuda")
+    sizes = torch.randint(min_labels, max_labels + 1, (n_rows, 1), device="cuda")
+    listed = torch.where(torch.arange(max_labels, device="cuda") < sizes, labels, -1)
+    dense = torch.zeros(n_rows, n_labels + 1, device="cuda")
+    dense.scatter_(1, torch.where(listed < 0, n_labels, listed), 1.0)
+    return dense[:, :n_labels].contiguous(), listed
+
+
+def reference(scores, log_weights):
+    """Log-partition (B,) and marginals (B, K) in float64: products of polynomials in log space, and autograd."""
+    scores = scores.detach().double().requires_grad_()
+    n_sizes = len(log_weights)
+    never = torch.tensor(-1e30, dtype=torch.float64, device=scores.device)
+    width = 1 << (scores.shape[1] - 1).bit_length()
+    padded = torch.nn.functional.pad(scores, (0, width - scores.shape[1]), value=-1e30)
+    tree = torch.stack([torch.zeros_like(padded), padded] + [never.expand_as(padded)] * (n_sizes - 2), dim=2)
+    while tree.shape[1] > 1:
+        left, right = tree[:, 0::2], tree[:, 1::2]
+        sums = [torch.logsumexp(left[..., : j + 1] + right[..., : j + 1].flip(-1), -1) for j in range(n_sizes)]
+        tree = torch.stack(sums, dim=2)
+    log_partition = torch.logsumexp(tree[:, 0] + log_weights.double(), 1)
+    return log_partition.detach(), torch.autograd.grad(log_partition.sum(), scores)[0]
