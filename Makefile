@@ -8,11 +8,12 @@ PYTEST_ARGS ?= -n 2 --dist worksteal
 export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types imports clean
+.PHONY: help run test bench lint types imports clean
 
 help:
 	@echo "make run      the paper's tables beside its figures (mlrh reproduce), into reproduction/"
 	@echo "make test     all tests and the examples in docstrings"
+	@echo "make bench    speed beside scikit-learn and LibMultiLabel, into benchmarks/results/ (about an hour)"
 	@echo "make lint     ruff: rules and formatting"
 	@echo "make types    mypy"
 	@echo "make imports  import order of the modules"
@@ -29,6 +30,11 @@ run: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+# LibMultiLabel has an environment of its own; where it can't be made, its lines say so and the rest runs.
+bench: $(VENV)/installed
+	-$(BIN)/python -m benchmarks.adapters.libmultilabel
+	$(BIN)/python -m benchmarks.run --output benchmarks/results/bench.json $(BENCH_ARGS)
+
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,7 +46,7 @@ imports: $(VENV)/installed-dev
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-libmultilabel build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -15,6 +15,7 @@ SMALL_SIZES = {  # arguments of main that keep a run short
     "digits.py": {"n_train": 400, "n_test": 300},
     "neural_network.py": {"n_train": 300, "n_test": 200, "n_seeds": 2, "n_epochs": 8},
     "questions.py": {"n_train": 400, "n_test": 200},
+    "stream.py": {"n_train": 600, "n_test": 300},
     "unknown_labels.py": {"n_train": 800, "n_test": 300},
 }
 
@@ -75,6 +76,12 @@ def test_training_on_the_known_entries_jointly_beats_separate_fits_and_zeros_in_
     exact = {name: float(value) for name, value, _ in (re.split(r"\s{2,}", line) for line in lines)}
     assert exact["known entries, jointly"] > exact["known entries, one LR per label"] > exact["NaN filled with 0"]
     assert exact["nothing hidden"] > exact["known entries, jointly"]
+
+
+def test_passes_over_the_chunks_of_the_stream_example_end_where_fit_does():
+    lines = output_of("stream.py").splitlines()[1:]
+    *passes, fitted = (float(line.split()[-1]) for line in lines)
+    assert len(passes) == 3 and abs(passes[-1] - fitted) < 0.01
 
 
 def confidence_table():

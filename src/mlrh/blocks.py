@@ -1,5 +1,6 @@
 """Rows spread over Python threads in blocks; knows nothing of what is done to them."""
 
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 from joblib import cpu_count
@@ -17,8 +18,22 @@ def map_blocks(work, n_rows, *, rows_per_block, n_jobs=None):
     threads = min(effective_threads(n_jobs if len(blocks) > 1 or n_jobs == 0 else 1), len(blocks))
     if threads <= 1:
         return [work(rows) for rows in blocks]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, blocks))
+    results, left = [None] * len(blocks), iter(range(len(blocks)))
+
+    def take_blocks():
+        for i in left:
+            results[i] = work(blocks[i])
+
+    # Whoever is free takes the next block, the calling thread too: a task per block would cost more than small ones do.
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = [pool.submit(take_blocks) for _ in range(threads - 1)]
+        try:
+            take_blocks()
+        finally:
+            deque(left, maxlen=0)  # after an error or Ctrl-C the others find nothing left to do
+        for other in others:
+            other.result()
+    return results
 
 
 def effective_threads(n_jobs=None):

@@ -113,7 +113,9 @@ class RowSpace:
 
     def __init__(self, design):
         X = design.X.toarray() - design.shift if sparse.issparse(design.X) else design.X
-        basis, triangle, order = linalg.qr(X.T.astype(np.float64), mode="economic", pivoting=True, check_finite=False)
+        basis, triangle, order = linalg.qr(
+            X.T.astype(np.float64), mode="economic", pivoting=True, overwrite_a=True, check_finite=False
+        )
         pivots = np.abs(np.diag(triangle))
         rank = np.count_nonzero(pivots > max(X.shape) * np.finfo(np.float64).eps * pivots[0])
         self._basis = basis[:, :rank]

@@ -102,6 +102,8 @@ class CardinalitySpace:
 
     def with_jobs(self, n_jobs):
         """The same space, its rows over another number of threads."""
+        if n_jobs == self.n_jobs:
+            return self
         other = copy(self)
         other.n_jobs = n_jobs
         return other

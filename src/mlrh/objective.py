@@ -64,11 +64,7 @@ class Objective:
         self._target = self._pull_back(self.Y.astype(design.X.dtype), self._bias_counts)
         absorbed = space.absorbed_biases()[:, : None if design.fit_intercept else 1]
         self._absorbed = linalg.orth(absorbed) if learn_bias else np.zeros((0, 0))
-        self._ridge = self._join(
-            np.full((design.n_features, self.n_labels), float(alpha)),
-            np.full(self.n_labels, INTERCEPT_RIDGE * design.total_weight if design.fit_intercept else 0.0),
-            np.full(self.n_biases, BIAS_RIDGE),
-        )
+        self._intercept_ridge = INTERCEPT_RIDGE * design.total_weight if design.fit_intercept else 0.0
 
     @cached_property
     def scale(self):
@@ -121,7 +117,10 @@ class Objective:
 
         In rows that are partly known, the marginals given what is known take the place of Y.
         """
-        return self._value_and_gradient(parameters, *self._expectations(parameters))
+        scores, expectations = self._expectations(parameters)
+        if self._given is None:
+            scores = None  # as large as the marginals, and not needed any more
+        return self._value_and_gradient(parameters, scores, expectations)
 
     def with_curvatures(self, parameters):
         """value_and_gradient, and curvatures: of single scores, what misfit adds to them, and of single biases.
@@ -147,7 +146,7 @@ class Objective:
     @property
     def ridges(self):
         """The strength of the L2 penalty on each parameter."""
-        return self._ridge
+        return self._ridged(np.ones(len(self._target)))
 
     def determined(self, direction):
         """The direction without its part along the biases that scores absorb."""
@@ -171,10 +170,10 @@ class Objective:
             loss -= weights[rows] @ log_known.astype(np.float64)
             marginals[rows] -= expected
             bias_mean = bias_mean - known_bias_mean
-        value = loss + self._fixed_bias_loss + 0.5 * parameters @ (self._ridge * parameters)
-        gradient = self._pull_back(marginals, self._biases(bias_mean) - self._bias_counts)
-        gradient += self._ridge * parameters
-        return float(value), self._determined(gradient)
+        pulled = self._ridged(parameters)
+        value = loss + self._fixed_bias_loss + 0.5 * parameters @ pulled
+        pulled += self._pull_back(marginals, self._biases(bias_mean) - self._bias_counts)
+        return float(value), self._determined(pulled)
 
     def hessian(self, parameters):
         """The function direction -> Hessian @ direction at the parameters."""
@@ -192,7 +191,8 @@ class Objective:
                 d_marginals[rows] -= d_expected
                 d_bias_mean = d_bias_mean - d_known
             pulled = self._pull_back(d_marginals, self._biases(d_bias_mean))
-            return self._determined(pulled + self._ridge * direction)
+            pulled += self._ridged(direction)
+            return self._determined(pulled)
 
         return product
 
@@ -241,16 +241,23 @@ class Objective:
         elif is_free:
             n_leading = self.design.n_leading
         coefficients = coefficient_metric(self.design, curvature=typical, alpha=self.alpha, n_leading=n_leading)
-        _, intercept_ridge, bias_ridge = self.split(self._ridge)
         total = self.design.total_weight
-        intercept_inverse = reciprocals(total * own + intercept_ridge)
-        bias_inverse = reciprocals(total * np.mean(typical) + bias_ridge)
+        intercept_inverse = reciprocals(total * own + self._intercept_ridge)
+        bias_inverse = 1.0 / (total * np.mean(typical) + BIAS_RIDGE)
 
         def solve(gradient):
             coef, intercept, bias = self.split(gradient)
             return self._join(coefficients.solve(coef), intercept * intercept_inverse, bias * bias_inverse)
 
         return solve
+
+    def _ridged(self, vector):
+        """The vector times the strength of the L2 penalty on each parameter."""
+        result = self.alpha * vector
+        _, intercept, bias = self.split(vector)
+        _, of_intercept, of_bias = self.split(result)
+        of_intercept[:], of_bias[:] = self._intercept_ridge * intercept, BIAS_RIDGE * bias
+        return result
 
     def _given_at(self, parameters):
         """The same for the rows that are partly known, given what is known of them; None if there are none."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from mlrh.quasi_newton import Memory
 
-MEMORY = 10  # pairs of steps and gradient changes that lbfgs keeps
+MEMORY = 5  # pairs of steps and gradient changes that lbfgs keeps
 SHORT = 0.4  # of the step that lbfgs proposes: taking less casts doubt on separate memories
 MAX_DOUBTS = 1.5  # two short steps in a row are more, one now and then is less; then one memory serves all labels
 MAX_PRODUCTS = 30  # with the Hessian, to check that a claim of convergence is true
@@ -180,12 +180,14 @@ def _conjugate_gradients(objective, state, precondition):
         curvature = float(direction @ product)
         if not curvature > 0:
             return
-        step = step + (square / curvature) * direction
-        residual = residual - (square / curvature) * product
+        step += (square / curvature) * direction
+        product *= square / curvature
+        residual -= product
         yield step, 0.5 * square**2 / curvature, residual
         solved = precondition(residual)
         before, square = square, float(residual @ solved)
-        direction = solved + (square / before) * direction
+        direction *= square / before
+        direction += solved
 
 
 class _Progress:

@@ -119,8 +119,6 @@ class Stream:
 
     def show(self, X, Y, weights, settings: Settings):
         """The stream after more rows of positive weight; its parameters stay until `settle`, but for a step back."""
-        if not self.n_seen:
-            self = replace(self, parameters=zeros(X.shape[1], self.n_labels))
         hashes = row_hashes(X, Y)
         repeated = self.sample.repeat(weights, hashes) if self.counted.n_rows else None
         following = (
@@ -183,10 +181,13 @@ class Stream:
         sample = sample.add(X, Y, weights, hashes, max_bytes=MAX_BYTES)
         if self.sample.is_complete and not sample.is_complete and counted.n_rows:
             rows = self.sample.count_repeated()
-            X, Y = rows.rows()
-            loss, gradient = loss_and_gradient(self.space(settings.n_jobs), self.parameters, X, Y, rows.weights)
+            kept_X, kept_Y = rows.rows()
+            space = self.space(settings.n_jobs)
+            loss, gradient = loss_and_gradient(space, self.parameters, kept_X, kept_Y, rows.weights)
             counted = replace(counted, loss=loss, gradient=gradient)
-        return replace(self, sample=sample, counted=counted, again=Tally(), best=Best())._changed()
+        parameters = self.parameters if counted.n_rows else zeros(X.shape[1], self.n_labels)
+        changes = {"sample": sample, "counted": counted, "again": Tally(), "best": Best(), "parameters": parameters}
+        return replace(self, **changes)._changed()
 
     def _end_pass(self, settings):
         """The stream after every row was shown again: with the gradient of this pass, or back at a better point."""

@@ -7,6 +7,7 @@ not depend on the number of threads.
 """
 
 import numpy as np
+from scipy.special import expit
 
 from mlrh import lanes, ranking, scaled, tilted, tree
 from mlrh.blocks import map_blocks
@@ -200,7 +201,7 @@ def _likely_tilt(scores, size_bias):
     tilts = np.zeros(1)
     if scores.shape[1] >= MANY_LABELS:
         # Untilted, one of the two sizes next to the expected number has at least 1 / (n_labels + 1) of the mass.
-        expected = np.rint(np.sum(0.5 + 0.5 * np.tanh(0.5 * scores[0])))
+        expected = np.rint(expit(scores[0]).sum())
         if not expected < len(size_bias) or size_bias[int(expected)] < size_bias.max() - LOG_RANGE:
             tilted.towards_mode(scores[:1], size_bias, np.ones(1, bool), tilts)
     return tilts[0]
@@ -208,7 +209,9 @@ def _likely_tilt(scores, size_bias):
 
 def _block(array, rows):
     """Rows in the one form that kernels are compiled for: float64, contiguous, writeable."""
-    return np.require(array[rows], np.float64, ["C", "W"])
+    block = array[rows]
+    is_fit = block.dtype == np.float64 and block.flags.c_contiguous and block.flags.writeable
+    return block if is_fit else np.require(block, np.float64, ["C", "W"])
 
 
 def _over_blocks(work, scores, size_bias, n_jobs, *, passes=1, at_least=1):

@@ -8,7 +8,6 @@ import numpy as np
 from scipy import sparse
 from sklearn.model_selection import KFold
 
-from mlrh.base import SOLVERS
 from mlrh.data import MultilabelData
 from mlrh.experiments.methods import FAMILIES, GRIDS
 from mlrh.experiments.multiclass import MAX_ITER, PROGRAMS
@@ -18,6 +17,7 @@ from mlrh.search import best_index
 N_FOLDS, N_MULTICLASS_FOLDS = 5, 4
 NESTED, SEARCH, PAPER, MULTICLASS, DESCENT = "nested", "paper search", "paper", "multiclass", "descent"
 MAX_DESCENT = 500  # iterations
+DESCENDING = ("mm", "lbfgs", "newton-cg")  # the solvers whose descent is shown
 PAPER_FAMILIES = ("mlrh-rbf", "br-svm", "lp-lr")
 
 
@@ -144,7 +144,7 @@ def multiclass_tasks(dataset, profile, programs=tuple(PROGRAMS)) -> list[Task]:
 def descent_tasks(dataset) -> list[Task]:
     """Each solver on all rows, for the objective by iteration."""
     plan = _plan(dataset.digest(), DESCENT, "", MAX_DESCENT)
-    return [Task(plan, dataset.name, DESCENT, solver, 0, 0) for solver in SOLVERS]
+    return [Task(plan, dataset.name, DESCENT, solver, 0, 0) for solver in DESCENDING]
 
 
 def _plan(digest, protocol, family, depends_on):

@@ -1,0 +1,46 @@
+"""Fit to rows that come in chunks, of a file too large to be read at once, and compare with a fit to all of them.
+
+Run it with `python examples/stream.py`.
+"""
+
+import tempfile
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from mlrh import MLRHClassifier
+from mlrh.data import load_digit_scenes
+
+
+def chunks_of(path, n_labels, chunk=250):
+    """X and Y of `chunk` lines of a CSV file at a time; the labels are the last columns."""
+    with open(path) as file:
+        while lines := list(islice(file, chunk)):
+            values = np.loadtxt(lines, delimiter=",", ndmin=2)
+            yield values[:, :-n_labels], values[:, -n_labels:].astype(int)
+
+
+def main(n_train=2000, n_test=1000):
+    train, test = load_digit_scenes(n_train, part="train"), load_digit_scenes(n_test, part="test")
+    n_labels = train.Y.shape[1]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "train.csv"
+        np.savetxt(path, np.hstack([train.X, train.Y]), fmt="%g", delimiter=",")
+        model = MLRHClassifier(C=0.01)
+        print(f"{'':12}  rows shown  exact match  log-likelihood of the test rows")
+        for _ in range(3):
+            for X, Y in chunks_of(path, n_labels):
+                model.partial_fit(X, Y, classes=range(n_labels))
+            print_measures(f"pass {model.n_passes_}", model, test)
+    print_measures("fit", MLRHClassifier(C=0.01).fit(train.X, train.Y), test)
+
+
+def print_measures(name, model, test):
+    shown = getattr(model, "n_samples_seen_", "")
+    likelihood = model.distribution(test.X).log_prob(test.Y).mean()
+    print(f"{name:12}  {shown:>10}  {model.score(test.X, test.Y):11.3f}  {likelihood:31.3f}")
+
+
+if __name__ == "__main__":
+    main()

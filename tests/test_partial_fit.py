@@ -1,0 +1,490 @@
+"""partial_fit: rows in parts lead where fit leads, in bounded memory, whatever the calls look like."""
+
+import doctest
+import pickle
+import tracemalloc
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from reference import central_difference
+from samples import make_multilabel
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.preprocessing import scale
+
+from mlrh import KernelMLRHClassifier, MLRHClassifier, streaming
+from mlrh.knowledge import UNKNOWN
+from mlrh.label_space import CardinalitySpace
+from mlrh.persistence import load, save
+from mlrh.row_sample import LARGEST, RowSample, row_hashes
+from mlrh.selection import MLRHClassifierCV
+from mlrh.stream_objective import loss_and_gradient, split, zeros
+
+
+def shown(model, X, y, *, classes, chunk=50, passes=1, weights=None):
+    """The model after passes over the rows in calls of that many rows."""
+    for _ in range(passes):
+        for start in range(0, X.shape[0], chunk):
+            rows = slice(start, start + chunk)
+            weight = None if weights is None else weights[rows]
+            model.partial_fit(X[rows], y[rows], classes=classes, sample_weight=weight)
+    return model
+
+
+def objective(model, X, y):
+    """The penalised loss of the model, from the probabilities that it gives."""
+    Y = model._targets.indicator(y)
+    loss = -model.distribution(X).log_prob(Y).sum(dtype=np.float64)
+    penalty = np.square(model.coef_, dtype=np.float64).sum() / (2 * model.C)
+    return loss + penalty + 0.05 * np.square(model.size_bias_).sum()
+
+
+def three_classes():
+    X, y = load_iris(return_X_y=True)
+    order = np.random.RandomState(0).permutation(len(y))
+    return X[order], np.array(["a", "b", "c"])[y[order]]
+
+
+def two_classes():
+    X, y = load_breast_cancer(return_X_y=True)
+    return scale(X), y
+
+
+def sparse_rows():
+    X, Y = make_multilabel(400, 30)
+    return sparse.csr_array(np.where(np.abs(X) > 0.8, X, 0.0)), Y
+
+
+CASES = {
+    "dense": (make_multilabel, {}),
+    "sparse": (sparse_rows, {}),
+    "size bias": (make_multilabel, {"size_bias": True}),
+    "no intercept": (make_multilabel, {"fit_intercept": False}),
+    "three classes": (three_classes, {}),
+    "two classes": (two_classes, {}),
+    "strong penalty": (make_multilabel, {"C": 0.01}),
+    "weak penalty": (make_multilabel, {"C": 100.0}),
+    "no penalty": (make_multilabel, {"C": np.inf}),
+    "one size": (lambda: make_multilabel(min_labels=2, max_labels=2), {}),
+    "all sizes": (lambda: make_multilabel(min_labels=0, max_labels=4), {"min_labels": 0, "max_labels": 4}),
+    "different scales": (lambda: (make_multilabel()[0] * np.logspace(-3, 3, 6) + 5.0, make_multilabel()[1]), {}),
+    "float32": (lambda: (make_multilabel()[0].astype(np.float32), make_multilabel()[1]), {}),
+    "more features than rows": (lambda: make_multilabel(40, 60), {}),
+}
+
+
+def classes_of(y):
+    return np.unique(y) if np.ndim(y) == 1 else range(np.shape(y)[1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_three_passes_come_within_one_percent_of_the_objective_of_fit(case):
+    make, options = CASES[case]
+    X, y = make()
+    model = shown(MLRHClassifier(**options), X, y, classes=classes_of(y), passes=3)
+    assert objective(model, X, y) <= 1.01 * MLRHClassifier(**options).fit(X, y).objective_
+    assert (model.n_passes_, model.n_samples_seen_) == (3, 3 * X.shape[0])
+    assert model.coef_.dtype == X.dtype
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 64, 1000])
+def test_calls_of_any_size_lead_to_the_same_model(chunk):
+    X, Y = make_multilabel()
+    model = shown(MLRHClassifier(), X, Y, classes=range(4), chunk=chunk, passes=3)
+    np.testing.assert_allclose(model.predict_proba(X), MLRHClassifier().fit(X, Y).predict_proba(X), atol=0.02)
+
+
+def test_a_single_call_is_cut_into_blocks_without_harm(monkeypatch):
+    X, Y = make_multilabel()
+    monkeypatch.setattr(streaming, "BLOCK_BYTES", 1000)
+    model = MLRHClassifier().partial_fit(X, Y, classes=range(4))
+    assert objective(model, X, Y) <= 1.02 * MLRHClassifier().fit(X, Y).objective_
+    assert shown(model, X, Y, classes=None, chunk=200, passes=2).n_passes_ == 3
+    assert objective(model, X, Y) <= 1.001 * MLRHClassifier().fit(X, Y).objective_
+
+
+def test_rows_in_another_order_are_recognised_as_another_pass():
+    X, Y = make_multilabel()
+    model = shown(MLRHClassifier(), X, Y, classes=range(4), chunk=30)
+    for seed, chunk in ((0, 30), (1, 7), (2, 200)):
+        order = np.random.RandomState(seed).permutation(len(X))
+        shown(model, X[order], Y[order], classes=None, chunk=chunk)
+    assert (model.n_passes_, model.n_samples_seen_) == (4, 4 * len(X))
+    assert objective(model, X, Y) <= 1.001 * MLRHClassifier().fit(X, Y).objective_
+
+
+def test_new_rows_after_several_passes_count():
+    X, Y = make_multilabel(400)
+    model = shown(MLRHClassifier(), X[:200], Y[:200], classes=range(4), passes=3)
+    shown(model, X[200:], Y[200:], classes=None)
+    assert shown(model, X, Y, classes=None, passes=2).n_passes_ == 5
+    assert objective(model, X, Y) <= 1.001 * MLRHClassifier().fit(X, Y).objective_
+
+
+@pytest.mark.parametrize("chunk", [1, 25])
+def test_at_least_half_of_the_rows_count_where_chance_repeats_what_a_pass_would(chunk):
+    rng = np.random.RandomState(0)
+    X = rng.randint(2, size=(600, 2)).astype(float)  # with y there are 8 kinds of rows
+    y = rng.uniform(size=600) < 0.2 + 0.5 * X[:, 0] * X[:, 1]
+    model = shown(MLRHClassifier(), X, y, classes=[False, True], chunk=chunk)
+    counted, waiting = (model._stream[name]["n_rows"] for name in ("counted", "again"))
+    assert counted + waiting == 600 and counted >= waiting
+    assert model.n_passes_ == 1
+
+
+def test_rows_that_are_in_the_data_twice_count_twice():
+    X, Y = make_multilabel(300)
+    X, Y = np.vstack([X, X[:100]]), np.vstack([Y, Y[:100]])
+    order = np.random.RandomState(0).permutation(400)
+    model = shown(MLRHClassifier(), X[order], Y[order], classes=range(4), chunk=20, passes=3)
+    assert model.n_passes_ == 3
+    assert objective(model, X, Y) <= 1.001 * MLRHClassifier().fit(X, Y).objective_
+
+
+def test_a_row_of_weight_two_counts_as_the_row_twice():
+    X, Y = make_multilabel()
+    weights = np.random.RandomState(0).randint(0, 3, size=len(X)).astype(float)
+    model = shown(MLRHClassifier(), X, Y, classes=range(4), passes=3, weights=weights)
+    twice = np.repeat(np.arange(len(X)), weights.astype(int))
+    assert objective(model, X[twice], Y[twice]) <= 1.001 * MLRHClassifier().fit(X[twice], Y[twice]).objective_
+
+
+def test_rows_of_weight_zero_leave_no_trace():
+    X, Y = make_multilabel()
+    weights = np.ones(len(X))
+    weights[::3] = 0
+    X_odd, Y_odd = X.copy(), Y.copy()
+    X_odd[::3], Y_odd[::3] = 1e6, 1
+    with_them = shown(MLRHClassifier(), X_odd, Y_odd, classes=range(4), weights=weights, chunk=30)
+    without = shown(MLRHClassifier(), X[weights > 0], Y[weights > 0], classes=range(4), chunk=20)
+    np.testing.assert_array_equal(with_them.coef_, without.coef_)
+    assert with_them.max_labels_ == 3
+    before = with_them.coef_
+    np.testing.assert_array_equal(with_them.partial_fit(X[:5], Y[:5], sample_weight=np.zeros(5)).coef_, before)
+
+
+def test_automatic_sizes_widen_as_rows_arrive_and_end_where_fit_finds_them():
+    X, Y = make_multilabel(min_labels=0, max_labels=4)
+    order = np.argsort(np.abs(Y.sum(axis=1) - 2), kind="stable")
+    X, Y = X[order], Y[order]
+    model, sizes = MLRHClassifier(size_bias=True), []
+    for start in range(0, 200, 40):
+        model.partial_fit(X[start : start + 40], Y[start : start + 40], classes=range(4))
+        sizes.append((model.min_labels_, model.max_labels_))
+    assert sizes[0] == (2, 2) and sizes[-1] == (0, 4)
+    fitted = MLRHClassifier(size_bias=True).fit(X, Y)
+    assert objective(shown(model, X, Y, classes=None, chunk=40, passes=2), X, Y) <= 1.01 * fitted.objective_
+    np.testing.assert_allclose(model.size_bias_, fitted.size_bias_, atol=0.1)
+
+
+def test_a_row_outside_given_sizes_is_named_and_changes_nothing():
+    X, Y = make_multilabel()
+    model = MLRHClassifier(min_labels=1, max_labels=3).partial_fit(X, Y, classes=range(4))
+    before = pickle.dumps(model)
+    with pytest.raises(ValueError, match="Row 1 of y has 4 labels, which max_labels=3 excludes"):
+        model.partial_fit(X[:2], [[1, 0, 0, 0], [1, 1, 1, 1]])
+    assert pickle.dumps(model) == before
+
+
+@pytest.mark.parametrize("size_bias", [False, True])
+def test_hidden_labels_lead_within_one_percent_of_fit(size_bias):
+    X, Y = make_multilabel(400)
+    hidden = np.where(np.random.RandomState(1).uniform(size=Y.shape) < 0.2, np.nan, Y)
+    options = {"min_labels": 1, "max_labels": 3, "size_bias": size_bias}
+    fitted = MLRHClassifier(**options).fit(X, hidden)
+    model = shown(MLRHClassifier(**options), X, hidden, classes=range(4), passes=3)
+    loss = -model.distribution(X).log_prob_of_known(hidden).sum()
+    value = loss + np.square(model.coef_).sum() / 2 + 0.05 * np.square(model.size_bias_).sum()
+    assert value <= 1.01 * fitted.objective_
+
+
+def test_a_label_never_seen_is_hardly_ever_predicted():
+    X, Y = make_multilabel()
+    names = ["a", "b", "c", "d", "never"]
+    y = [{names[k] for k in np.flatnonzero(row)} for row in Y]
+    model = shown(MLRHClassifier(), X, y, classes=names)
+    assert model.classes_.tolist() == names
+    assert model.predict_proba(X)[:, 4].max() < 1e-3
+    assert not any("never" in labels for labels in model.predict(X))
+
+
+def test_a_first_call_may_show_a_single_class_or_no_label():
+    X, y = three_classes()
+    first = np.argsort(y != "b", kind="stable")
+    model = shown(MLRHClassifier(), X[first], y[first], classes=["c", "a", "b"], chunk=30, passes=3)
+    assert model.classes_.tolist() == ["a", "b", "c"]
+    assert objective(model, X, y) <= 1.01 * MLRHClassifier().fit(X, y).objective_
+    empty = MLRHClassifier().partial_fit(X[:2], [set(), set()], classes=["a", "b"])
+    assert empty.predict(X[:1]) == [set()]
+    column = MLRHClassifier()
+    with pytest.warns(match="column-vector"):
+        column.partial_fit(X[:3], [[1], [1], [1]], classes=[0, 1])
+    assert column.predict(X[:1]) == [1]
+
+
+def test_a_frame_is_answered_with_a_frame_and_its_columns_are_found_by_name():
+    X, Y = make_multilabel()
+    frame, features = pd.DataFrame(Y, columns=list("abcd")), pd.DataFrame(X, columns=list("uvwxyz"))
+    model = MLRHClassifier().partial_fit(features[:100], frame[:100], classes=list("dcba"))
+    model.partial_fit(features[100:], frame[100:][list("badc")])
+    assert list(model.predict(features).columns) == list("abcd")
+    assert model.feature_names_in_.tolist() == list("uvwxyz")
+    other = shown(MLRHClassifier(), X, Y, classes=range(4), chunk=100)
+    np.testing.assert_array_equal(model.coef_, other.coef_)
+
+
+X0, Y0 = make_multilabel()
+ERRORS = {
+    "features": (lambda m: m.partial_fit(X0[:5, :4], Y0[:5]), "X has 4 features, but MLRHClassifier is expecting 6"),
+    "labels": (lambda m: m.partial_fit(X0[:5], Y0[:5, :3]), "y must have 4 columns"),
+    "rows": (lambda m: m.partial_fit(X0[:5], Y0[:6]), "same number of rows; got 5 and 6"),
+    "NaN in X": (lambda m: m.partial_fit(np.full((5, 6), np.nan), Y0[:5]), "contains NaN"),
+    "NaN in the last block": (
+        lambda m: m.partial_fit(np.vstack([X0[:150] + 1, np.full((1, 6), np.nan)]), Y0[:151]),
+        "contains NaN",
+    ),
+    "too large": (lambda m: m.partial_fit(1e200 * X0, Y0), "too large to be squared"),
+    "classes": (lambda m: m.partial_fit(X0[:5], Y0[:5], classes=range(5)), "classes must stay what they were"),
+    "weights": (lambda m: m.partial_fit(X0[:5], Y0[:5], sample_weight=np.full(5, -1.0)), "[Nn]egative"),
+    "values": (lambda m: m.partial_fit(X0[:5], 2 * Y0[:5]), "must contain only 0 and 1"),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_call_that_fails_says_why_and_leaves_the_model_as_it_was(error, monkeypatch):
+    monkeypatch.setattr(streaming, "BLOCK_BYTES", 4000)
+    model = shown(MLRHClassifier(), X0[:120], Y0[:120], classes=range(4))
+    before, (call, message) = pickle.dumps(model), ERRORS[error]
+    with np.errstate(over="ignore"), pytest.raises(ValueError, match=message):
+        call(model)
+    assert pickle.dumps(model) == before
+
+
+def test_an_unknown_class_is_named_by_its_row():
+    X, y = three_classes()
+    model = MLRHClassifier().partial_fit(X, y, classes=["a", "b", "c"])
+    with pytest.raises(ValueError, match="a label in row 1 that was not seen in training; labels are 'a', 'b', 'c'"):
+        model.partial_fit(X[:2], ["a", "z"])
+
+
+@pytest.mark.parametrize(
+    "classes, message",
+    [
+        (None, "classes must be given at the first call"),
+        ([], "list of distinct names"),
+        (["a", "a"], "list of distinct names"),
+        (["a"], "at least 2 classes"),
+        (["a", "b"], "holds a label in row"),
+    ],
+)
+def test_classes_are_checked_at_the_first_call(classes, message):
+    X, y = three_classes()
+    with pytest.raises(ValueError, match=message):
+        MLRHClassifier().partial_fit(X, y, classes=classes)
+
+
+def test_classes_of_a_matrix_name_its_columns():
+    with pytest.raises(ValueError, match="classes must name the 4 columns of y; got 3 names"):
+        MLRHClassifier().partial_fit(X0, Y0, classes=["a", "b", "c"])
+    model = MLRHClassifier().partial_fit(X0, Y0, classes=["a", "b", "c", "d"])
+    assert list(model.largest_weights(1)) == ["a", "b", "c", "d"]
+
+
+def test_saved_and_pickled_models_go_on_as_the_original_would(tmp_path):
+    for X in (X0, sparse.csr_array(X0)):
+        model = shown(MLRHClassifier(size_bias=True), X[:130], Y0[:130], classes=range(4))
+        save(model, tmp_path / "model.mlrh")
+        copies = [load(tmp_path / "model.mlrh"), pickle.loads(pickle.dumps(model))]
+        for other in copies:
+            np.testing.assert_array_equal(other.predict_proba(X), model.predict_proba(X))
+            shown(other, X, Y0, classes=None, passes=2)
+        shown(model, X, Y0, classes=None, passes=2)
+        for other in copies:
+            np.testing.assert_array_equal(other.coef_, model.coef_)
+
+
+def test_a_clone_begins_anew():
+    model = shown(MLRHClassifier(C=0.5), X0, Y0, classes=range(4))
+    fresh = clone(model)
+    with pytest.raises(ValueError, match="classes must be given"):
+        fresh.partial_fit(X0, Y0)
+    np.testing.assert_array_equal(shown(fresh, X0, Y0, classes=range(4)).coef_, model.coef_)
+
+
+def test_the_same_calls_give_the_same_model():
+    first, second = (shown(MLRHClassifier(), X0, Y0, classes=range(4), chunk=13) for _ in range(2))
+    np.testing.assert_array_equal(first.coef_, second.coef_)
+
+
+def test_fit_after_partial_fit_starts_anew_or_warm():
+    model = shown(MLRHClassifier(), X0, Y0, classes=range(4), passes=2)
+    cold = MLRHClassifier().fit(X0, Y0)
+    np.testing.assert_array_equal(clone(model).fit(X0, Y0).coef_, model.fit(X0, Y0).coef_)
+    assert not hasattr(model, "n_passes_") and model.n_iter_ == cold.n_iter_
+    warm = shown(MLRHClassifier(warm_start=True), X0, Y0, classes=range(4), passes=2).fit(X0, Y0)
+    assert warm.n_iter_ < cold.n_iter_
+
+
+def test_partial_fit_after_fit_begins_a_stream_with_its_labels():
+    model = MLRHClassifier().fit(X0[:100], Y0[:100]).partial_fit(X0[100:], Y0[100:])
+    other = MLRHClassifier().partial_fit(X0[100:], Y0[100:], classes=range(4))
+    np.testing.assert_array_equal(model.coef_, other.coef_)
+    assert not hasattr(model, "objective_") and not hasattr(model, "support_")
+
+
+def test_another_C_takes_effect_at_the_next_call():
+    model = shown(MLRHClassifier(), X0, Y0, classes=range(4), passes=3)
+    shown(model.set_params(C=0.01), X0, Y0, classes=None, passes=2)
+    assert objective(model, X0, Y0) <= 1.01 * MLRHClassifier(C=0.01).fit(X0, Y0).objective_
+
+
+@pytest.mark.parametrize(
+    "model, reason",
+    [
+        (MLRHClassifier(label_space="observed"), "label_space must be 'cardinality'"),
+        (MLRHClassifier(l1_ratio=0.5), "l1_ratio must be 0; got 0.5"),
+        (MLRHClassifierCV(), "use MLRHClassifier with that C"),
+    ],
+)
+def test_models_that_cannot_be_fitted_in_parts_have_no_partial_fit_and_say_why(model, reason):
+    assert not hasattr(model, "partial_fit")
+    with pytest.raises(AttributeError) as raised:
+        model.partial_fit(X0, Y0, classes=range(4))
+    assert reason in str(raised.value.__cause__)
+    assert not hasattr(KernelMLRHClassifier(), "partial_fit")
+
+
+@pytest.mark.parametrize("make", [make_multilabel, sparse_rows])
+@pytest.mark.parametrize("share, passes", [(0.5, 4), (0.2, 8)])
+def test_passes_over_more_rows_than_are_kept_come_within_one_percent_of_fit(make, share, passes, monkeypatch):
+    X, Y = make(2000, 6) if make is make_multilabel else make()
+    fitted = MLRHClassifier(size_bias=True).fit(X, Y)
+    whole = RowSample().add(X, Y.astype(np.int8), np.ones(len(Y)), row_hashes(X, Y), max_bytes=np.inf)
+    monkeypatch.setattr(streaming, "MAX_BYTES", share * whole._n_bytes())
+    model = shown(MLRHClassifier(size_bias=True), X, Y, classes=range(4), passes=passes)
+    assert 0 < len(model._stream["sample"]["weights"]) < share * len(Y) and model.n_passes_ == passes
+    assert objective(model, X, Y) <= 1.01 * fitted.objective_
+
+
+def test_fewer_rows_kept_than_features_never_lead_uphill_for_long(monkeypatch):
+    rng = np.random.RandomState(0)
+    factors = rng.normal(size=(1000, 20))
+    X = factors @ rng.normal(size=(20, 80)) + 0.1 * rng.normal(size=(1000, 80))  # features that are much alike
+    Y = CardinalitySpace(4, 1, 3).sample(factors[:, :4] * 2, 1, rng)[:, 0].astype(np.int64)
+    monkeypatch.setattr(streaming, "MAX_BYTES", 40_000)
+    model, values = MLRHClassifier(), []
+    for _ in range(8):
+        values.append(objective(shown(model, X, Y, classes=range(4), chunk=100), X, Y))
+    assert len(model._stream["sample"]["weights"]) < 80
+    assert np.isfinite(values).all() and min(values[4:]) < values[0] and values[-1] < 2 * min(values)
+
+
+@pytest.mark.parametrize("kind", ["dense", "integers", "CSR"])
+def test_a_memory_map_is_never_loaded_as_a_whole(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(streaming, "MAX_BYTES", 2**20)
+    monkeypatch.setattr(streaming, "BLOCK_BYTES", 2**18)
+    rng = np.random.RandomState(0)
+    values = (rng.uniform(size=(120_000, 50)) < 0.5).astype(np.int64 if kind == "integers" else np.float64)
+
+    def mapped(array, name):
+        array.tofile(tmp_path / name)
+        return np.memmap(tmp_path / name, dtype=array.dtype, mode="r", shape=array.shape)
+
+    if kind == "CSR":
+        plain = sparse.csr_array(values)
+        arrays = (mapped(plain.data, "data"), mapped(plain.indices, "indices"), mapped(plain.indptr, "indptr"))
+        X, n_bytes = sparse.csr_array(arrays, shape=plain.shape), plain.data.nbytes
+    else:
+        X, n_bytes = mapped(values, "X"), values.nbytes
+    y = (values[:, 0] + values[:, 1] + rng.uniform(size=len(values)) > 1.5).astype(int)
+    model = MLRHClassifier(n_jobs=1).partial_fit(X[:500], y[:500], classes=[0, 1])
+    tracemalloc.start()
+    model.partial_fit(X, y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.5 * n_bytes and n_bytes > 2e7
+    fitted = MLRHClassifier().fit(values, y)
+    assert np.abs(model.predict_proba(values) - fitted.predict_proba(values)).mean() < 0.01
+
+
+def test_the_example_of_the_page_on_streams_runs():
+    page = Path(__file__).parents[1] / "docs" / "streams.md"
+    results = doctest.testfile(str(page), module_relative=False)
+    assert results.attempted >= 5 and results.failed == 0
+
+
+def test_verbose_prints_a_line_per_iteration(capsys):
+    model = MLRHClassifier(verbose=1).partial_fit(X0, Y0, classes=range(4))
+    assert capsys.readouterr().out.count("[MLRHClassifier] lbfgs iteration") == model.n_iter_
+
+
+def test_no_call_warns():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shown(MLRHClassifier(size_bias=True), X0, Y0, classes=range(4), chunk=1)
+
+
+def test_hashes_do_not_depend_on_how_rows_are_stored():
+    X = np.round(X0, 1).astype(np.float32)
+    X[np.abs(X) < 0.5] = -0.0
+    expected = row_hashes(X, Y0)
+    stored = sparse.csr_array(np.where(X == 0, 0, X))
+    for same in (X.astype(np.float64), np.asfortranarray(X), stored, sparse.csr_array(stored.astype(np.float64))):
+        np.testing.assert_array_equal(row_hashes(same, Y0), expected)
+    assert len(np.unique(expected)) == len(np.unique(np.hstack([X, Y0]), axis=0))
+
+
+def test_hashes_of_all_rows_of_zeros_and_ones_are_distinct():
+    X = ((np.arange(2**14)[:, None] >> np.arange(14)) & 1).astype(float)
+    hashes = row_hashes(X, np.zeros((2**14, 1), np.int8))
+    assert len(np.unique(hashes)) == 2**14
+    assert abs((hashes < 2**63).mean() - 0.5) < 0.02
+
+
+@pytest.mark.parametrize("chunk", [1, 10, 300])
+def test_a_sample_holds_the_rows_of_low_hashes_with_their_total_weights(chunk):
+    rng = np.random.RandomState(0)
+    X, Y = rng.randint(6, size=(300, 3)).astype(float), rng.randint(2, size=(300, 2)).astype(np.int8)
+    weights, hashes = rng.uniform(1, 2, size=300), row_hashes(X, Y)
+    sample = RowSample()
+    for start in range(0, 300, chunk):
+        rows = slice(start, start + chunk)
+        sample = sample.add(X[rows], Y[rows], weights[rows], hashes[rows], max_bytes=4000)
+    assert 0 < sample.level < 4 and sample._n_bytes() <= 4000
+    kept_X, kept_Y = sample.rows()
+    kept = row_hashes(kept_X, kept_Y)
+    limit = LARGEST >> np.uint64(sample.level)
+    assert sorted(kept) == sorted(set(hashes[hashes <= limit]))
+    np.testing.assert_allclose(sample.weights, [weights[hashes == one].sum() for one in kept])
+
+
+def test_a_repeat_is_refused_where_a_row_is_new_or_shown_too_often():
+    X, Y = X0[:10], Y0[:10].astype(np.int8)
+    hashes, ones = row_hashes(X, Y), np.ones(10)
+    sample = RowSample().add(X[:8], Y[:8], ones[:8], hashes[:8], max_bytes=np.inf)
+    assert sample.repeat(ones[:8], hashes[:8]).repeated.tolist() == [1.0] * 8
+    assert sample.repeat(ones, hashes) is None
+    assert sample.repeat(ones[:8], hashes[:8]).repeat(ones[:1], hashes[:1]) is None
+
+
+@pytest.mark.parametrize("stored", [np.asarray, sparse.csr_array])
+def test_the_gradient_of_rows_agrees_with_finite_differences_of_their_loss(stored):
+    rng = np.random.RandomState(0)
+    X, Y = make_multilabel(30, 3, min_labels=1, max_labels=3)
+    Y = np.where(rng.uniform(size=Y.shape) < 0.2, UNKNOWN, Y).astype(np.int8)
+    flat, direction = rng.normal(size=(2, len(zeros(3, 4))))
+    weights = rng.uniform(size=30)
+
+    def loss(t):
+        at = flat + t * direction
+        space = CardinalitySpace(4, 1, 3, split(at, 4)[2])
+        return loss_and_gradient(space, at, stored(X), Y, weights)
+
+    assert loss(0.0)[1] @ direction == pytest.approx(central_difference(lambda t: loss(t)[0]), rel=1e-7)
+    distribution = CardinalitySpace(4, 1, 3, split(flat, 4)[2]).distribution(X @ split(flat, 4)[0] + split(flat, 4)[1])
+    known = np.where(Y == UNKNOWN, np.nan, Y)
+    assert loss(0.0)[0] == pytest.approx(-weights @ distribution.log_prob_of_known(known))
