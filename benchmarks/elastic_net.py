@@ -35,8 +35,9 @@ CASES = [
 
 
 def measure(repeats):
-    """A line per case: seconds of both (median of interleaved runs), their ratio, and the gaps they reach."""
-    return [_line(name, form, l1_ratio, repeats) for name, form, l1_ratio in CASES]
+    """Yields a line per case: seconds of both (median of interleaved runs), their ratio, and the gaps they reach."""
+    for name, form, l1_ratio in CASES:
+        yield _line(name, form, l1_ratio, repeats)
 
 
 def _line(name, form, l1_ratio, repeats):

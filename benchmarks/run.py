@@ -1,6 +1,6 @@
 """All questions in one run: a line per target as a table and as JSON, and the table of docs/speed.md.
 
-    python -m benchmarks.run --output FILE.json                     everything, about half an hour
+    python -m benchmarks.run --output FILE.json                     everything, about an hour
     python -m benchmarks.run --only inference --only "one row"      some questions
     python -m benchmarks.run --quick --repeats 2                    small cases, to see that it works
     python -m benchmarks.run --read FILE.json --write docs/speed.md      measures nothing, fills the page's table

@@ -366,3 +366,14 @@ def test_strengths_that_are_no_numbers_are_an_error():
         MLRHClassifier(C=5e-324).fit(X, Y)
     with pytest.raises(ValueError, match="1 / C and the sum of sample_weight must be finite"):
         MLRHClassifier().fit(X, Y, sample_weight=np.full(30, 1e307))
+
+
+@pytest.mark.parametrize("n_rows", [1, 8, 9])
+def test_a_few_sparse_rows_have_the_scores_of_dense_ones(n_rows):
+    X, Y = make_multilabel()
+    model = MLRHClassifier().fit(X, Y)
+    rows = np.where(np.random.RandomState(0).random_sample((n_rows, X.shape[1])) < 0.5, X[:n_rows], 0.0)
+    rows[0] = 0.0
+    np.testing.assert_allclose(
+        model.decision_function(sparse.csr_array(rows)), model.decision_function(rows), rtol=1e-12, atol=1e-12
+    )

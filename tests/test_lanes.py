@@ -52,9 +52,11 @@ def run(kernels, n_rows, n_labels, size_bias, tilts=None):
     changes = [np.full((n_rows, n_labels), np.nan), np.full((n_rows, len(size_bias)), np.nan)]
     steered = [] if tilts is None else [tilts]
     kernels.expectations(scores, size_bias, np.ones(n_rows, bool), *steered, *results)
+    sizes = [np.full(n_rows, np.nan), np.full((n_rows, len(size_bias)), np.nan)]
+    kernels.sizes(scores, size_bias, np.ones(n_rows, bool), *steered, *sizes)
     bias_direction = np.linspace(-1, 2, len(size_bias))
     kernels.curvature(scores, size_bias, direction, bias_direction, np.ones(n_rows, bool), *steered, *changes)
-    return results + changes
+    return results + sizes + changes
 
 
 @pytest.mark.parametrize("n_rows", [1, 7, 8, 9, 17])
@@ -68,7 +70,7 @@ def test_any_number_of_rows_and_any_tilts_agree_with_the_recurrence_without_limi
         np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_a_row_has_the_same_results_to_the_last_bit_alone_and_among_others():
+def test_a_row_of_few_labels_has_the_same_results_to_the_last_bit_alone_and_among_others():
     scores = np.random.default_rng(0).normal(scale=4, size=(21, 7))
     space = CardinalitySpace(7, 1, 3)
     log_partition, marginals, _ = space.expectations(scores, np.ones(21))
@@ -78,7 +80,7 @@ def test_a_row_has_the_same_results_to_the_last_bit_alone_and_among_others():
         assert (own[0] == marginals[i]).all()
 
 
-def test_rows_that_no_tilt_makes_safe_are_left_as_they_were():
+def test_rows_whose_total_is_not_safe_are_left_as_they_were():
     scores, size_bias = np.full((9, 3), -1e4), np.array([-np.inf, 0.0])
     todo, log_partition, pmf = np.arange(9) != 4, np.full(9, np.nan), np.full((9, 2), np.nan)
     lanes.sizes(scores, size_bias, todo, np.zeros(9), log_partition, pmf)
@@ -97,3 +99,14 @@ def test_very_many_labels_start_from_the_tilt_of_the_first_row_and_agree_with_no
     np.testing.assert_allclose(got[0], log_partition, rtol=1e-13)
     np.testing.assert_allclose(got[1], marginals, rtol=1e-11)
     np.testing.assert_allclose(got[2], pmf.sum(axis=0), rtol=1e-11, atol=1e-300)
+
+
+@pytest.mark.parametrize("n_labels", [3, 40])
+def test_a_score_that_is_not_a_number_makes_its_row_none_and_no_other(n_labels):
+    scores = np.random.default_rng(0).normal(size=(9, n_labels))
+    scores[4, 1] = np.nan
+    size_bias = np.zeros(n_labels + 1)
+    log_partition, marginals, _ = symmetric.expectations(scores, size_bias, np.ones(9), n_jobs=1)
+    change, _ = symmetric.curvature(scores, size_bias, np.ones_like(scores), size_bias, np.ones(9), n_jobs=1)
+    for result in (log_partition, marginals[:, 1], change[:, 1], symmetric.log_partition(scores, size_bias, n_jobs=1)):
+        assert np.isnan(result).tolist() == [False] * 4 + [True] + [False] * 4

@@ -250,3 +250,10 @@ def test_a_label_nobody_has_starts_where_its_ridge_leaves_no_slope():
     objective = Objective(design, CardinalitySpace(2, 0, 2), Y, alpha=1.0, learn_bias=False)
     gradient = objective.split(objective.value_and_gradient(objective.start())[1])[1]
     assert abs(gradient[1]) < 1e-14
+
+
+def test_a_label_that_is_unknown_in_every_row_starts_at_even_odds():
+    Y = np.array([[1, 0, UNKNOWN], [0, 1, UNKNOWN]], np.int8)
+    design = Design(np.ones((2, 1)), np.ones(2), fit_intercept=True)
+    objective = Objective(design, CardinalitySpace(3, 0, 3), Y, alpha=1.0, learn_bias=False)
+    assert objective.split(objective.start())[1][2] == 0.0

@@ -20,7 +20,7 @@ from mlrh import KernelMLRHClassifier, MLRHClassifier, streaming
 from mlrh.knowledge import UNKNOWN
 from mlrh.label_space import CardinalitySpace
 from mlrh.persistence import load, save
-from mlrh.row_sample import LARGEST, RowSample, row_hashes
+from mlrh.row_sample import RowSample, row_hashes
 from mlrh.selection import MLRHClassifierCV
 from mlrh.stream_objective import loss_and_gradient, split, zeros
 
@@ -294,6 +294,24 @@ def test_classes_of_a_matrix_name_its_columns():
     assert list(model.largest_weights(1)) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.parametrize("stored", [np.asarray, sparse.csr_array])
+def test_names_of_the_columns_of_a_matrix_keep_their_order(stored):
+    model = MLRHClassifier().partial_fit(X0, stored(Y0), classes=list("abcd"))
+    model.partial_fit(X0, stored(Y0), classes=np.array(list("abcd")))
+    with pytest.raises(ValueError, match="classes must stay what they were"):
+        model.partial_fit(X0, stored(Y0[:, ::-1]), classes=list("dcba"))
+    for one in (model, MLRHClassifier()):
+        with pytest.raises(ValueError, match="order of y's columns, so give a list, not a set"):
+            one.partial_fit(X0, stored(Y0), classes=set("abcd"))
+
+
+@pytest.mark.parametrize("classes", [{1, "a", 2}, [1, "a", 2], [["a"], ["b"]], [[0], [1], [2], [3]], [{"a"}, {"b"}], 4])
+@pytest.mark.parametrize("y", [Y0, [{"a"}] * len(X0), ["a"] * len(X0)])
+def test_names_that_are_no_list_of_one_type_are_refused(classes, y):
+    with pytest.raises(ValueError, match="classes must be a list of distinct names in one dimension"):
+        MLRHClassifier().partial_fit(X0, y, classes=classes)
+
+
 def test_saved_and_pickled_models_go_on_as_the_original_would(tmp_path):
     for X in (X0, sparse.csr_array(X0)):
         model = shown(MLRHClassifier(size_bias=True), X[:130], Y0[:130], classes=range(4))
@@ -383,6 +401,80 @@ def test_fewer_rows_kept_than_features_never_lead_uphill_for_long(monkeypatch):
     assert np.isfinite(values).all() and min(values[4:]) < values[0] and values[-1] < 2 * min(values)
 
 
+CHANGES = {
+    "C": ({"C": 1.0}, {"C": 1e-3}),
+    "size bias": ({"size_bias": True}, {"size_bias": False}),
+    "intercept": ({}, {"fit_intercept": False}),
+    "sizes": ({}, {"min_labels": 0}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("max_bytes", [2**25, 20_000])
+@pytest.mark.parametrize("n_more", [0, 400])
+def test_another_setting_leads_where_fit_leads_with_it(change, max_bytes, n_more, monkeypatch):
+    X, Y = make_multilabel(1000, max_labels=4)
+    first, then = CHANGES[change]
+    monkeypatch.setattr(streaming, "MAX_BYTES", max_bytes)
+    model = shown(MLRHClassifier(**first), X, Y, classes=range(4), chunk=200, passes=3)
+    shown(model, X[:n_more], Y[:n_more], classes=None, chunk=200)
+    shown(model.set_params(**then), X[n_more:], Y[n_more:], classes=None, chunk=200)
+    shown(model, X, Y, classes=None, chunk=200, passes=6)
+    assert model.n_passes_ == 10
+    assert model._stream["damping"] <= 16  # no step back at every pass
+    assert objective(model, X, Y) <= 1.005 * MLRHClassifier(**then).fit(X, Y).objective_
+    assert change != "size bias" or not np.any(model.size_bias_)
+
+
+def test_the_objective_that_passes_compare_is_that_of_fit(monkeypatch):
+    X, Y = make_multilabel(1000)
+    monkeypatch.setattr(streaming, "MAX_BYTES", 20_000)
+    model = shown(MLRHClassifier(size_bias=True), X, Y, classes=range(4), chunk=200, passes=1)
+    before = objective(model, X, Y)
+    shown(model, X, Y, classes=None, chunk=200)
+    assert np.square(model.size_bias_).sum() > 1e-4
+    assert model._stream["best"]["objective"] == pytest.approx(before, rel=1e-9)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("chunk", [7, 30, 70, 150, 230])
+def test_calls_that_straddle_passes_count_every_row_once(chunk, shuffled):
+    X, Y = make_multilabel(100)
+    rng = np.random.RandomState(0)
+    rows = np.concatenate([rng.permutation(100) if shuffled else np.arange(100) for _ in range(6)])
+    calls = [rows[:100], rows[100:]] if chunk > 100 else [rows]
+    model = MLRHClassifier()
+    for part in calls:
+        shown(model, X[part], Y[part], classes=range(4), chunk=chunk)
+    assert (model.n_passes_, model.n_samples_seen_) == (6, 600)
+    assert (model._stream["counted"]["n_rows"], model._stream["again"]["n_rows"]) == (100, 0)
+    assert objective(model, X, Y) <= 1.001 * MLRHClassifier().fit(X, Y).objective_
+
+
+def test_further_passes_end_within_calls_where_rows_are_left_out(monkeypatch):
+    X, Y = make_multilabel(1000)
+    monkeypatch.setattr(streaming, "MAX_BYTES", 20_000)
+    model = shown(MLRHClassifier(), X, Y, classes=range(4), chunk=250)
+    shown(model, np.vstack([X] * 6), np.vstack([Y] * 6), classes=None, chunk=700)
+    assert (model.n_passes_, model._stream["counted"]["n_rows"]) == (7, 1000)
+    assert objective(model, X, Y) <= 1.01 * MLRHClassifier().fit(X, Y).objective_
+
+
+@pytest.mark.parametrize("chunk", [30, 130, 1000])
+def test_rows_that_are_there_twice_at_the_end_count_twice_and_passes_are_recognised(chunk):
+    X, Y = make_multilabel(100)
+    X, Y = np.vstack([X, X[:30]]), np.vstack([Y, Y[:30]])
+    model = shown(MLRHClassifier(), X, Y, classes=range(4), chunk=chunk, passes=3)
+    assert (model.n_passes_, model._stream["counted"]["n_rows"]) == (3, 130)
+    assert objective(model, X, Y) <= 1.001 * MLRHClassifier().fit(X, Y).objective_
+
+
+def test_one_row_a_thousand_times_is_a_thousand_passes():
+    model = MLRHClassifier().partial_fit(X0[:1], Y0[:1], classes=range(4))
+    model.partial_fit(np.repeat(X0[:1], 1500, axis=0), np.repeat(Y0[:1], 1500, axis=0))
+    assert (model.n_passes_, model._stream["counted"]["n_rows"]) == (1501, 1)
+
+
 @pytest.mark.parametrize("kind", ["dense", "integers", "CSR"])
 def test_a_memory_map_is_never_loaded_as_a_whole(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(streaming, "MAX_BYTES", 2**20)
@@ -426,49 +518,6 @@ def test_no_call_warns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         shown(MLRHClassifier(size_bias=True), X0, Y0, classes=range(4), chunk=1)
-
-
-def test_hashes_do_not_depend_on_how_rows_are_stored():
-    X = np.round(X0, 1).astype(np.float32)
-    X[np.abs(X) < 0.5] = -0.0
-    expected = row_hashes(X, Y0)
-    stored = sparse.csr_array(np.where(X == 0, 0, X))
-    for same in (X.astype(np.float64), np.asfortranarray(X), stored, sparse.csr_array(stored.astype(np.float64))):
-        np.testing.assert_array_equal(row_hashes(same, Y0), expected)
-    assert len(np.unique(expected)) == len(np.unique(np.hstack([X, Y0]), axis=0))
-
-
-def test_hashes_of_all_rows_of_zeros_and_ones_are_distinct():
-    X = ((np.arange(2**14)[:, None] >> np.arange(14)) & 1).astype(float)
-    hashes = row_hashes(X, np.zeros((2**14, 1), np.int8))
-    assert len(np.unique(hashes)) == 2**14
-    assert abs((hashes < 2**63).mean() - 0.5) < 0.02
-
-
-@pytest.mark.parametrize("chunk", [1, 10, 300])
-def test_a_sample_holds_the_rows_of_low_hashes_with_their_total_weights(chunk):
-    rng = np.random.RandomState(0)
-    X, Y = rng.randint(6, size=(300, 3)).astype(float), rng.randint(2, size=(300, 2)).astype(np.int8)
-    weights, hashes = rng.uniform(1, 2, size=300), row_hashes(X, Y)
-    sample = RowSample()
-    for start in range(0, 300, chunk):
-        rows = slice(start, start + chunk)
-        sample = sample.add(X[rows], Y[rows], weights[rows], hashes[rows], max_bytes=4000)
-    assert 0 < sample.level < 4 and sample._n_bytes() <= 4000
-    kept_X, kept_Y = sample.rows()
-    kept = row_hashes(kept_X, kept_Y)
-    limit = LARGEST >> np.uint64(sample.level)
-    assert sorted(kept) == sorted(set(hashes[hashes <= limit]))
-    np.testing.assert_allclose(sample.weights, [weights[hashes == one].sum() for one in kept])
-
-
-def test_a_repeat_is_refused_where_a_row_is_new_or_shown_too_often():
-    X, Y = X0[:10], Y0[:10].astype(np.int8)
-    hashes, ones = row_hashes(X, Y), np.ones(10)
-    sample = RowSample().add(X[:8], Y[:8], ones[:8], hashes[:8], max_bytes=np.inf)
-    assert sample.repeat(ones[:8], hashes[:8]).repeated.tolist() == [1.0] * 8
-    assert sample.repeat(ones, hashes) is None
-    assert sample.repeat(ones[:8], hashes[:8]).repeat(ones[:1], hashes[:1]) is None
 
 
 @pytest.mark.parametrize("stored", [np.asarray, sparse.csr_array])

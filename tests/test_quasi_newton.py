@@ -31,8 +31,10 @@ def remembering(steps, changes, inverse_metric, n_blocks=1):
     memory = Memory(steps.shape[1], size=SIZE, n_blocks=n_blocks)
     gradient = np.zeros(steps.shape[1])
     for step, change in zip(steps, changes, strict=True):
-        memory.add(step, (gradient, gradient + change), inverse_metric @ change)
-        gradient = gradient + change
+        after = gradient + change
+        memory.add(step, (gradient, after), inverse_metric @ change)
+        memory.direction(after, inverse_metric @ after)  # as a solver does, which keeps products for the next pair
+        gradient = after
     return memory
 
 
@@ -64,12 +66,13 @@ def test_without_pairs_the_direction_is_minus_the_solved_gradient():
     np.testing.assert_array_equal(memory.direction(np.ones(N), np.full(N, 3.0)), np.full(N, -3.0))
 
 
-def test_a_pair_counts_for_nothing_in_a_block_that_bends_down():
-    apart = [pairs_of(2, seed) for seed in range(2)]
-    steps, changes = (np.stack([block[i] for block in apart], axis=2).reshape(2, -1) for i in range(2))
-    changes[1, 1::2] *= -1
+@pytest.mark.parametrize("flipped", [0, 1, 2])
+def test_a_pair_counts_for_nothing_in_a_block_that_bends_down(flipped):
+    apart = [pairs_of(3, seed) for seed in range(2)]
+    steps, changes = (np.stack([block[i] for block in apart], axis=2).reshape(3, -1) for i in range(2))
+    changes[flipped, 1::2] *= -1
     gradient = np.random.default_rng(9).normal(size=2 * N)
     got = remembering(steps, changes, np.eye(2 * N), n_blocks=2).direction(gradient, gradient)
-    for i, n_pairs in ((0, 2), (1, 1)):
-        alone = remembering(steps[:n_pairs, i::2], changes[:n_pairs, i::2], np.eye(N))
-        np.testing.assert_allclose(got[i::2], alone.direction(gradient[i::2], gradient[i::2]), rtol=1e-10, atol=1e-12)
+    for i, kept in ((0, [0, 1, 2]), (1, [j for j in range(3) if j != flipped])):
+        alone = remembering(steps[kept, i::2], changes[kept, i::2], np.eye(N))
+        np.testing.assert_allclose(got[i::2], alone.direction(gradient[i::2], gradient[i::2]), rtol=1e-9, atol=1e-11)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -294,3 +295,17 @@ def peak_memory(call):
         return call(), tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def test_after_an_error_no_further_block_is_begun():
+    done = []
+
+    def work(rows):
+        done.append(rows.start)
+        if rows.start == 3:
+            raise RuntimeError("block 3")
+        time.sleep(0.01)
+
+    with pytest.raises(RuntimeError, match="block 3"):
+        map_blocks(work, 200, rows_per_block=1, n_jobs=3)
+    assert len(done) < 20

@@ -2,6 +2,7 @@
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 from joblib import cpu_count
 from joblib.parallel import get_active_backend
@@ -21,16 +22,17 @@ def map_blocks(work, n_rows, *, rows_per_block, n_jobs=None):
     results, left = [None] * len(blocks), iter(range(len(blocks)))
 
     def take_blocks():
-        for i in left:
-            results[i] = work(blocks[i])
+        try:
+            for i in left:
+                results[i] = work(blocks[i])
+        finally:
+            deque(left, maxlen=0)  # after an error or Ctrl-C nobody finds anything left to do
 
     # Whoever is free takes the next block, the calling thread too: a task per block would cost more than small ones do.
     with ThreadPoolExecutor(threads - 1) as pool:
-        others = [pool.submit(take_blocks) for _ in range(threads - 1)]
-        try:
-            take_blocks()
-        finally:
-            deque(left, maxlen=0)  # after an error or Ctrl-C the others find nothing left to do
+        # In copies of the context, so that numpy.errstate holds in all threads alike.
+        others = [pool.submit(copy_context().run, take_blocks) for _ in range(threads - 1)]
+        take_blocks()
         for other in others:
             other.result()
     return results

@@ -6,6 +6,8 @@ import numpy as np
 
 from mlrh import targets
 
+PLACED = ("matrix", "sparse")  # forms whose columns have no names of their own
+
 
 def declared(y, classes):
     """Targets of the form of y, with the classes or labels declared for all rows to come.
@@ -27,26 +29,45 @@ def declared(y, classes):
         return replace(form, classes=targets.encode([set(names)])[0].classes)
     if len(names) != len(form.classes):
         raise ValueError(f"classes must name the {len(form.classes)} columns of y; got {len(names)} names.")
-    if form.kind != "frame":
+    if form.kind in PLACED:
+        _check_ordered(classes)
         return replace(form, classes=np.asarray(names))
-    check_same(form, names)
+    check_same(form, classes)
     return form
 
 
 def check_same(form, classes):
-    """Raise a ValueError unless the classes are those of the form, in any order."""
-    if set(_names(classes)) != set(form.classes.tolist()):
+    """Raise a ValueError unless the classes are those of the form; in the same order, if columns have only a place."""
+    names, known = _names(classes), form.classes.tolist()
+    if form.kind in PLACED:
+        _check_ordered(classes)
+    if names != known if form.kind in PLACED else set(names) != set(known):
         raise ValueError(
-            f"classes must stay what they were at the first call of partial_fit, {form.classes.tolist()!r}; got "
-            f"{_names(classes)!r}."
+            f"classes must stay what they were at the first call of partial_fit, {known!r}; got {names!r}."
         )
 
 
+def _check_ordered(classes):
+    if isinstance(classes, set | frozenset):
+        raise ValueError(f"classes must be in the order of y's columns, so give a list, not a set; got {classes!r}.")
+
+
 def _names(classes):
-    names = np.asarray(classes).tolist() if not isinstance(classes, set | frozenset) else sorted(classes)
-    if not isinstance(names, list) or len(set(map(repr, names))) < len(names) or not names:
-        raise ValueError(f"classes must be a list of distinct names; got {classes!r}.")
-    return names
+    """The names as a list, sorted if they come as a set."""
+    is_set = isinstance(classes, set | frozenset)
+    try:
+        values = np.asarray(list(classes) if is_set else classes, dtype=object)  # numbers stay numbers
+        names = values.tolist()
+        ordered = sorted(names)
+        is_list = values.ndim == 1 and 0 < len(set(names)) == len(names)
+    except (TypeError, ValueError):
+        is_list = False
+    if not is_list:
+        raise ValueError(
+            "classes must be a list of distinct names in one dimension, all of one type that can be sorted; got "
+            f"{classes!r}."
+        )
+    return ordered if is_set else names
 
 
 def _form(y, names):

@@ -17,6 +17,8 @@ from mlrh.design import Design, RowSpace
 from mlrh.gram_features import GramFeatures
 from mlrh.incremental import Incremental
 
+FEW_ROWS = 8
+
 
 @dataclass(frozen=True)
 class _LinearPart:
@@ -223,8 +225,7 @@ class MLRHClassifier(Incremental):
     def _scores(self, X):
         check_is_fitted(self)
         X = self._validate_X(X, reset=False)
-        coef = self.coef_.astype(X.dtype, copy=False)
-        return np.asarray(X @ coef.T) + self.intercept_.astype(X.dtype, copy=False)
+        return _products(X, self.coef_.astype(X.dtype, copy=False)) + self.intercept_.astype(X.dtype, copy=False)
 
 
 class KernelMLRHClassifier(MLRHBase):
@@ -416,6 +417,17 @@ class KernelMLRHClassifier(MLRHBase):
         if self.gamma == "auto":
             return 1.0 / X.shape[1]
         return gamma_scale(X, weights)
+
+
+def _products(X, coef):
+    """X @ coef.T; a few sparse rows are multiplied without the copy of all coefficients that the product would make."""
+    if not sparse.issparse(X) or X.shape[0] > FEW_ROWS:
+        return np.asarray(X @ coef.T)
+    products = np.empty((X.shape[0], len(coef)), X.dtype)
+    for i in range(X.shape[0]):
+        entries = slice(X.indptr[i], X.indptr[i + 1])
+        products[i] = coef[:, X.indices[entries]] @ X.data[entries]
+    return products
 
 
 def gamma_scale(X, weights=None) -> float:

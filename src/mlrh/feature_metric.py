@@ -105,7 +105,8 @@ def _factor(matrix, eps):
         pivots = np.diag(cholesky[0])
         if len(pivots) == 0 or pivots.min() ** 2 > 10 * len(pivots) * eps:
             return cholesky, None, None
-    # One triangle and the diagonal have been overwritten; the other triangle of the matrix is still there.
+    # One triangle and the diagonal have been overwritten; the other triangle is still there. (A column of zeros had a
+    # diagonal of 0, not 1, but its scale is 0, too.)
     matrix[np.diag_indices_from(matrix)] = 1.0
     values, vectors = linalg.eigh(matrix, lower=True, overwrite_a=True, check_finite=False)
     kept = values > 10 * len(values) * eps * max(values[-1], 0.0)

@@ -230,7 +230,7 @@ class Objective:
         """The function that solves with curvature * (gram (x) I) plus the ridges.
 
         Without a curvature it is the typical one, with as much of gram as is worth its price; where that is only the
-        diagonal, each label's own, which a diagonal has for free.
+        diagonal because X is sparse, each label's own, which a diagonal has for free.
         """
         own, typical = self._own_curvatures(), self.typical_curvature()
         if curvature is not None:
@@ -279,6 +279,7 @@ class Objective:
         rare = INTERCEPT_RIDGE * float(special.lambertw(1.0 / INTERCEPT_RIDGE).real)
         frequency[self.label_totals == 0] = rare
         frequency[self.label_totals == self.known_totals] = 1.0 - rare
+        frequency[self.known_totals == 0] = 0.5
         return frequency
 
     def _pull_back(self, residuals, bias):

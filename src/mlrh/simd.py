@@ -114,7 +114,8 @@ def exp_minus_abs(typing_context, x):
 
 def _minus_abs(builder, x):
     x = builder.select(builder.fcmp_ordered(">", x, _all(0.0)), builder.fsub(_all(-0.0), x), x)
-    return builder.select(builder.fcmp_ordered(">", x, _all(_LOWEST)), x, _all(_LOWEST))
+    # So compared, what is not a number stays it.
+    return builder.select(builder.fcmp_ordered("<", x, _all(_LOWEST)), _all(_LOWEST), x)
 
 
 def _exponential(builder, x):

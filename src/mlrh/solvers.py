@@ -16,7 +16,7 @@ from mlrh.quasi_newton import Memory
 
 MEMORY = 5  # pairs of steps and gradient changes that lbfgs keeps
 SHORT = 0.4  # of the step that lbfgs proposes: taking less casts doubt on separate memories
-MAX_DOUBTS = 1.5  # two short steps in a row are more, one now and then is less; then one memory serves all labels
+MAX_DOUBTS = 1.5  # two short steps in a row are more, single ones less; beyond, one memory serves all labels
 MAX_PRODUCTS = 30  # with the Hessian, to check that a claim of convergence is true
 MAX_INNER = 200  # products with the Hessian in one step of newton_cg
 PATIENCE = 100  # iterations in a row that gain no more than rounding error, in value and gradient, to give up after
@@ -56,7 +56,7 @@ def mm(objective, start, *, tol, max_iter, step="safe", report=None):
         )
     curvature = min(bound, 0.25) if step == "paper" else bound
     solve = objective.majoriser(curvature)
-    # The metric of the stopping rule makes the gradient longer than the majoriser does, by at most this factor.
+    # The typical curvature makes the gradient longer than the majoriser does, by about this factor.
     stretch = max(curvature / objective.typical_curvature(), 1.0)
 
     def propose(state, history):

@@ -12,7 +12,7 @@ import numpy as np
 
 from mlrh.design import Design
 from mlrh.knowledge import UNKNOWN
-from mlrh.objective import Objective
+from mlrh.objective import BIAS_RIDGE, Objective
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,12 @@ def split(flat, n_labels):
     """Coefficients (n_features, n_labels), intercepts (n_labels,) and biases (n_labels + 1,) as views."""
     n_coef = len(flat) - 2 * n_labels - 1
     return flat[:n_coef].reshape(-1, n_labels), flat[n_coef : n_coef + n_labels], flat[n_coef + n_labels :]
+
+
+def penalty(flat, n_labels, settings):
+    """What an objective adds to the loss of all rows."""
+    coef, _, bias = split(flat, n_labels)
+    return 0.5 * float(settings.alpha * np.square(coef).sum() + BIAS_RIDGE * np.square(bias).sum())
 
 
 def loss_and_gradient(space, flat, X, Y, weights):

@@ -22,7 +22,7 @@ from mlrh import solvers
 from mlrh.design import Design
 from mlrh.label_space import CardinalitySpace
 from mlrh.row_sample import RowSample, mixed, row_hashes
-from mlrh.stream_objective import Settings, StreamObjective, loss_and_gradient, split, zeros
+from mlrh.stream_objective import Settings, StreamObjective, loss_and_gradient, penalty, split, zeros
 
 MAX_BYTES = 2**25  # of the rows kept
 BLOCK_BYTES = 2**22  # of the rows that are looked at together
@@ -36,8 +36,9 @@ CURVATURE = 0.25  # of a label's own score, at most: the unit of the damping
 class Tally:
     """Sums over rows; the checksum is the same for the same rows and weights in any order.
 
-    squares are those of the features (n_features,). loss and gradient are those of the rows at the parameters of the
-    stream, kept only where rows are left out of the sample.
+    squares are those of the features (n_features,). loss and gradient are those of the rows, kept only where rows are
+    left out of the sample: a pass that goes on has both at the parameters of the stream, rows that count have the
+    gradient there, but losses that date from when each row was shown, which nothing reads.
     """
 
     n_rows: int = 0
@@ -114,25 +115,35 @@ class Stream:
     def under(self, sizes, settings: Settings):
         """The stream with a smallest and largest size, which must hold those of all rows shown, and settings."""
         strength = (settings.alpha, settings.fit_intercept, settings.learn_bias)
-        is_same = (sizes, strength) == (self.sizes, self.strength)
-        return self if is_same else replace(self, sizes=sizes, strength=strength)._changed()
+        if (sizes, strength) == (self.sizes, self.strength):
+            return self
+        parameters = self.parameters.copy()
+        _, intercept, bias = split(parameters, self.n_labels)
+        for part, is_learned in ((intercept, settings.fit_intercept), (bias, settings.learn_bias)):
+            part *= is_learned
+        changes = {"sizes": sizes, "strength": strength, "parameters": parameters, "best": Best(), "damping": 1.0}
+        following = replace(self, **changes)._changed()
+        if self.sample.is_complete:
+            return following
+        moved = following._gradient_of_sample(settings) - self._gradient_of_sample(settings)
+        # A loss measured before and after the change would be compared with later ones: inf is below none of them.
+        again = replace(self.again, loss=np.inf) if self.again.n_rows else self.again
+        return replace(following, counted=replace(self.counted, gradient=self.counted.gradient + moved), again=again)
 
     def show(self, X, Y, weights, settings: Settings):
-        """The stream after more rows of positive weight; its parameters stay until `settle`, but for a step back."""
-        hashes = row_hashes(X, Y)
-        repeated = self.sample.repeat(weights, hashes) if self.counted.n_rows else None
-        following = (
-            self._adding(X, Y, weights, hashes, settings) if repeated is None else replace(self, sample=repeated)
-        )
-        tally = following._tally(X, Y, weights, hashes, settings)
-        if repeated is None:
-            following = replace(following, counted=following.counted.plus(tally))
-        else:
-            following = replace(following, again=following.again.plus(tally))
-        most = 2 * EVALUATIONS * len(following.sample.weights)
-        credit = min(self.credit + EVALUATIONS * len(weights), most)
-        following = replace(following, credit=credit, n_seen=self.n_seen + len(weights))
-        return following._end_pass(settings) if following.again.has_rows_of(following.counted) else following
+        """The stream after more rows of positive weight, nearer to the minimum where a pass ends among them.
+
+        Other than that, its parameters stay until `settle`.
+        """
+        hashes, following, start = row_hashes(X, Y), self, 0
+        while start < len(weights):
+            if start:
+                following = following.settle(settings)
+            following, end = following._counting_what_waits(weights[start:], hashes[start:])
+            part = slice(start, start + end)
+            following = following._show_part(X[part], Y[part], weights[part], hashes[part], settings)
+            start = part.stop
+        return following
 
     def settle(self, settings: Settings):
         """The stream nearer to the minimum of its objective, as far as the rows shown pay for it."""
@@ -169,6 +180,57 @@ class Stream:
         gradient = self.counted.gradient + after - before
         return replace(moved, counted=replace(self.counted, gradient=gradient))
 
+    def _counting_what_waits(self, weights, hashes):
+        """The stream, and after how many of these rows a pass ends; what waits counts if these can't continue it.
+
+        So rows that are there twice, at the end of a pass, don't keep the next one from being recognised.
+        """
+        end = self._end_of_pass_in(weights, hashes)
+        is_waiting = self.sample.is_complete and self.again.n_rows > 0
+        if not is_waiting or self.sample.repeat(weights[:end], hashes[:end]) is not None:
+            return self, end
+        changes = {"sample": self.sample.count_repeated(), "counted": self.counted.plus(self.again), "again": Tally()}
+        following = replace(self, **changes)._changed()
+        return following, following._end_of_pass_in(weights, hashes)
+
+    def _show_part(self, X, Y, weights, hashes, settings):
+        """The stream after rows among which no pass ends, unless with the last one."""
+        repeated = self.sample.repeat(weights, hashes) if self.counted.n_rows else None
+        following = (
+            self._adding(X, Y, weights, hashes, settings) if repeated is None else replace(self, sample=repeated)
+        )
+        tally = following._tally(X, Y, weights, hashes, settings)
+        if repeated is None:
+            following = replace(following, counted=following.counted.plus(tally))
+        else:
+            following = replace(following, again=following.again.plus(tally))
+        credit = min(self.credit + EVALUATIONS * len(weights), 2 * EVALUATIONS * len(following.sample.weights))
+        following = replace(following, credit=credit, n_seen=self.n_seen + len(weights))
+        return following._end_pass(settings) if following.again.has_rows_of(following.counted) else following
+
+    def _end_of_pass_in(self, weights, hashes):
+        """After how many of these rows a pass ends, if one does; else their number.
+
+        A further pass ends where its checksum is that of the rows counted; the first one, after its last new row.
+        """
+        n_left = self.counted.n_rows - self.again.n_rows
+        if self.counted.n_rows and 0 < n_left < len(weights):
+            checksum = self.again.checksum + _checksum(weights[:n_left], hashes[:n_left])
+            if checksum % 2**64 == self.counted.checksum:
+                return n_left
+        # Where rows are left out, or in the first block, nothing tells a further pass from rows that are there twice.
+        if not self.sample.is_complete or not self.counted.n_rows:
+            return len(weights)
+        distinct, first = np.unique(hashes, return_index=True)
+        new = first[~np.isin(distinct, self.sample.hashes)]
+        return int(new.max()) + 1 if len(new) else len(weights)
+
+    def _gradient_of_sample(self, settings):
+        """The gradient of the sample's loss, scaled up to all rows."""
+        X, Y = self.sample.rows()
+        weights = self.sample.weights * (self.counted.weight / self.sample.weights.sum())
+        return loss_and_gradient(self.space(settings.n_jobs), self.parameters, X, Y, weights)[1]
+
     def _is_due(self):
         """Whether there is something to gain, paid for; in a further pass with rows left out, only at its end."""
         needed = 0 if self.is_changed else EVALUATIONS * len(self.sample.weights)
@@ -194,8 +256,7 @@ class Stream:
         following = replace(self, sample=self.sample.forget_repeated(), again=Tally(), n_passes=self.n_passes + 1)
         if self.sample.is_complete:
             return following
-        coef = split(self.parameters, self.n_labels)[0]
-        objective = self.again.loss + 0.5 * settings.alpha * float(np.square(coef).sum())
+        objective = self.again.loss + penalty(self.parameters, self.n_labels, settings)
         best, damping = Best(objective, self.parameters, self.again.gradient), self.damping
         if objective > self.best.objective:
             best, damping = self.best, 4 * self.damping
@@ -207,13 +268,17 @@ class Stream:
 
     def _tally(self, X, Y, weights, hashes, settings):
         """The sums over rows."""
-        checks = mixed(hashes + weights.view(np.uint64))
         squares = weights @ (X.multiply(X) if sparse.issparse(X) else np.square(X))
-        tally = Tally(len(weights), float(weights.sum()), int(checks.sum(dtype=np.uint64)), squares)
+        tally = Tally(len(weights), float(weights.sum()), _checksum(weights, hashes), squares)
         if self.sample.is_complete:
             return tally
         loss, gradient = loss_and_gradient(self.space(settings.n_jobs), self.parameters, X, Y, weights)
         return replace(tally, loss=loss, gradient=gradient)
+
+
+def _checksum(weights, hashes):
+    """A number that is the same for the same rows and weights in any order."""
+    return int(mixed(hashes + weights.view(np.uint64)).sum(dtype=np.uint64))
 
 
 def blocks_of(X, n_labels):

@@ -4,6 +4,8 @@
 admissible. Results come in the type of the scores, computed in float64 whatever that is. Each block of rows goes
 through `lanes`, `tree` or `tilted`, and what no tilt can handle through `scaled`. The blocks, and so the results, do
 not depend on the number of threads.
+
+From MANY_LABELS on, the last digits of a row may depend on the first row of its block, whose tilt the others try first.
 """
 
 import numpy as np
@@ -13,7 +15,7 @@ from mlrh import lanes, ranking, scaled, tilted, tree
 from mlrh.blocks import map_blocks
 from mlrh.simd import LANES
 
-TARGET_OPERATIONS = 500_000  # in one block: a millisecond or less, so that Ctrl-C is heard and threads stay busy
+TARGET_OPERATIONS = 500_000  # in one block, if it has rows enough: a millisecond, so that threads stay busy
 FEW_ROWS = 4 * LANES  # fewer in a block don't pay for its buffers and first tilt where LANES go at a time
 LOG_RANGE = 500.0  # a size whose bias is that far below the largest may have less than the safe total
 MANY_LABELS = 512  # with this many or more, scores near 0 already want a tilt

@@ -3,8 +3,9 @@
 The same contract as there, eight rows at a time: rows marked in `todo` are worked on, each with its entry of `tilts`,
 and the mark is cleared where the total is safe. A node of the tree is a range of labels with the pmf of how many of
 them are present, as a polynomial cut off at max_labels: a leaf's comes from the recurrence, any other is the product of
-its children's. Downwards go the adjoints, the same sums over the labels outside the node. All products are positive
-and are added up one by one, so that each entry keeps its relative precision, which a Fourier transform would not.
+its children's. Downwards go the adjoints, the same sums over the labels outside the node. All products of masses are
+positive and are added up one by one, so that each entry keeps its relative precision, which a Fourier transform would
+not (moments have signs, and are as precise as their largest terms).
 
 Memory is O(n_labels log n_labels). In an array of polynomials, row ROW + j is coefficient j of a node; LENGTH, their
 number, is rounded up to whole tiles, and TILE rows of zeros lie between two nodes. Coefficients beyond max_labels
