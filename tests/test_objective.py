@@ -257,3 +257,14 @@ def test_a_label_that_is_unknown_in_every_row_starts_at_even_odds():
     design = Design(np.ones((2, 1)), np.ones(2), fit_intercept=True)
     objective = Objective(design, CardinalitySpace(3, 0, 3), Y, alpha=1.0, learn_bias=False)
     assert objective.split(objective.start())[1][2] == 0.0
+
+
+def test_a_full_metric_is_used_for_sparse_features_where_inference_costs_more():
+    X = sparse.random_array((60, 12), density=0.1, rng=0, format="csr")
+    Y = (np.random.RandomState(0).random_sample((60, 9)) < 0.3).astype(np.int8)
+    design = Design(X, np.ones(60), fit_intercept=False)
+    objective = Objective(design, CardinalitySpace(9, 0, 9), Y, alpha=0.5, learn_bias=False)
+    coef = np.random.RandomState(1).normal(size=(12, 9))
+    solved = objective.split(objective.metric()(np.append(coef.ravel(), np.zeros(9))))[0]
+    matrix = objective.typical_curvature() * (X.T @ X).toarray() + 0.5 * np.eye(12)
+    np.testing.assert_allclose(solved, np.linalg.solve(matrix, coef), rtol=1e-10)

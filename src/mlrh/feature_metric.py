@@ -19,12 +19,14 @@ def coefficient_metric(design, *, curvature, alpha, n_leading=None):
     return CoefficientMetric(design, curvature=curvature, alpha=alpha, n_leading=n_leading)
 
 
-def diagonal_pays(design):
-    """Whether solving with a full matrix costs more than the products with sparse features.
+def diagonal_pays(design, operations_per_score):
+    """Whether solving with a full matrix costs more than the rest of an evaluation with sparse features.
 
-    Sparse features are rarely so alike that the diagonal alone would need many more iterations.
+    That is products with X, and so many operations for each score. Sparse features are rarely so alike that the
+    diagonal alone would need many more iterations, but a full matrix that costs little should not be spared.
     """
-    return sparse.issparse(design.X) and design.n_features**2 > design.X.nnz
+    rest = design.X.nnz + design.n_samples * operations_per_score if sparse.issparse(design.X) else np.inf
+    return design.n_features**2 > rest
 
 
 class CoefficientMetric:
