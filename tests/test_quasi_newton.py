@@ -29,12 +29,8 @@ def inverse_by_updates(steps, changes, inverse_metric):
 
 def remembering(steps, changes, inverse_metric, n_blocks=1):
     memory = Memory(steps.shape[1], size=SIZE, n_blocks=n_blocks)
-    gradient = np.zeros(steps.shape[1])
     for step, change in zip(steps, changes, strict=True):
-        after = gradient + change
-        memory.add(step, (gradient, after), inverse_metric @ change)
-        memory.direction(after, inverse_metric @ after)  # as a solver does, which keeps products for the next pair
-        gradient = after
+        memory.add(step, change, inverse_metric @ change)
     return memory
 
 
@@ -61,7 +57,7 @@ def test_interleaved_blocks_are_remembered_as_if_each_were_alone(n_pairs):
 
 def test_without_pairs_the_direction_is_minus_the_solved_gradient():
     memory = Memory(N, size=SIZE)
-    memory.add(np.ones(N), (np.zeros(N), np.ones(N)), np.ones(N))
+    memory.add(np.ones(N), np.ones(N), np.ones(N))
     memory.forget()
     np.testing.assert_array_equal(memory.direction(np.ones(N), np.full(N, 3.0)), np.full(N, -3.0))
 

@@ -29,29 +29,22 @@ class Memory:
         self._step_change = np.zeros((self.size, self.size, self.n_blocks))
         self._solved_change = np.zeros((self.size, self.size, self.n_blocks))
         self._factor = np.ones(self.n_blocks)
-        self._told: tuple = (None, np.zeros((2, 0, self.n_blocks)))  # the last gradient, and its products
 
     def __len__(self):
         return len(self._order)
 
-    def add(self, step, gradients, solved_change):
-        """Keep a step, the gradients before and after it, and the solution of their difference with the metric.
+    def add(self, step, change, solved_change):
+        """Keep a step, the change of the gradient along it, and the solution of that with the metric.
 
         The pair takes the place of the oldest if there are enough. It counts for nothing in blocks that bend down.
         """
-        before, change = self._along(gradients[0]), gradients[1] - gradients[0]
-        place = len(self._order)
-        if place == self.size:
-            place, before = self._order.pop(0), before[:, 1:]
+        place = len(self._order) if len(self._order) < self.size else self._order.pop(0)
         steps, solved = self._vectors
         blocks = (-1, self.n_blocks)
         steps[place], solved[place] = step.reshape(blocks), solved_change.reshape(blocks)
         self._order.append(place)
-        self._told = (None, self._told[1])
-        # What the change has along earlier pairs is the difference of two gradients'; its own product must be exact.
-        products = self._along(gradients[1]).copy()
-        products[:, : before.shape[1]] -= before
-        products[:, -1] = [_inner(self._vectors[kind, place], change.reshape(blocks)) for kind in range(2)]
+        # With the change itself: the difference of the products with two gradients would lose what is left at the end.
+        products = self._products(change)
         curvature, stretched = products[0, -1], products[1, -1]
         squares = np.square(steps[place]).sum(axis=0)
         bends = curvature > np.finfo(float).eps * np.sqrt(squares * np.square(change.reshape(blocks)).sum(axis=0))
@@ -65,7 +58,7 @@ class Memory:
         """Minus the inverse Hessian estimate times the gradient, whose solution with the metric is given."""
         if not self._order:
             return -solved
-        along_step, along_solved = self._along(gradient)
+        along_step, along_solved = self._products(gradient)
         step_change = self._step_change[np.ix_(self._order, self._order)]
         solved_change = self._solved_change[np.ix_(self._order, self._order)]
         inverse = np.diagonal(step_change).T.copy()
@@ -78,12 +71,6 @@ class Memory:
             ahead += (corrections[:i] * step_change[:i, i]).sum(axis=0)
             corrections[i] = np.where(inverse[i] > 0, shares[i] - inverse[i] * ahead, 0.0)
         return self._combine(corrections, -self._factor * shares, -self._factor * solved.reshape(-1, self.n_blocks))
-
-    def _along(self, gradient):
-        """`_products` with a gradient, kept until another is asked for or a pair is added."""
-        if self._told[0] is not gradient or self._told[1].shape[1] != len(self):
-            self._told = gradient, self._products(gradient)
-        return self._told[1]
 
     def _products(self, vector):
         """Inner products of every step and solved change with a vector, (2, n_pairs, n_blocks), the oldest first."""
@@ -102,11 +89,6 @@ class Memory:
             return start.ravel() + (factors[0, :, 0] @ kept[0, ..., 0] + factors[1, :, 0] @ kept[1, ..., 0])
         _add_combination(kept, factors, start)
         return start.ravel()
-
-
-def _inner(a, b):
-    """Inner products of the columns of two matrices."""
-    return np.dot(a[:, 0], b[:, 0])[None] if a.shape[1] == 1 else np.einsum("ij,ij->j", a, b)
 
 
 @kernel

@@ -25,7 +25,6 @@ from mlrh.metrics import FLOOR
 from mlrh.search import best_index, validation_scores
 
 LOG_PROB = "log_prob"
-FOLD_TOL = 100  # times tol, where folds stop: scores of held-out rows hardly move any more
 DECIMALS = 12  # to which mean scores are compared, so that rounding decides no tie
 _PARAMETERS = {
     "Cs": [Interval(Integral, 1, None, closed="left"), "array-like"],
@@ -95,7 +94,7 @@ class _Chosen(MLRHBase):
         """Scores (n_folds, n_gammas, n_Cs) of the folds that have any."""
         X, y, weights = rows
         options = {"Cs": Cs, "gammas": gammas, "splits": splits, "scorers": [_scorer(self.scoring)]}
-        model = self._with_C(1.0, tol=FOLD_TOL * self.tol)
+        model = self._with_C(1.0)
         try:
             scores = validation_scores(model, X, y, sample_weight=weights, n_jobs=self.n_jobs, **options)[0]
         except ValueError as error:
@@ -139,9 +138,7 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
         weights if it has an argument sample_weight.
     n_jobs : int, default=None
         Processes over folds in fit, as in joblib; threads over rows in predictions, as for MLRHClassifier.
-    tol : float, default=1e-7
-        Of the final fit. Fits to folds, which only serve to choose, stop at 100 times as much.
-    label_space, min_labels, max_labels, size_bias, l1_ratio, fit_intercept, solver, mm_step, max_iter
+    label_space, min_labels, max_labels, size_bias, l1_ratio, fit_intercept, solver, mm_step, tol, max_iter
         See MLRHClassifier.
     decision, answer_sizes, verbose
         See MLRHClassifier.
@@ -231,9 +228,7 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
         more than one.
     kernel, degree, coef0
         See KernelMLRHClassifier.
-    tol : float, default=1e-7
-        Of the final fit. Fits to folds, which only serve to choose, stop at 100 times as much.
-    label_space, min_labels, max_labels, size_bias, l1_ratio, fit_intercept, solver, mm_step, max_iter
+    label_space, min_labels, max_labels, size_bias, l1_ratio, fit_intercept, solver, mm_step, tol, max_iter
         See MLRHClassifier.
     decision, answer_sizes, verbose
         See MLRHClassifier.

@@ -102,7 +102,7 @@ def lbfgs(objective, start, *, tol, max_iter, report=None):
         doubts = 0.7 * doubts + is_short
         if memory.n_blocks > 1 and doubts > MAX_DOUBTS:
             memory = Memory(len(start), size=MEMORY)
-        memory.add(step, (state.gradient, following.gradient), following.solved - state.solved)
+        memory.add(step, following.gradient - state.gradient, following.solved - state.solved)
         return following
 
     # Checked with the metric alone: what the memory holds hides the flat directions that it has not seen.
