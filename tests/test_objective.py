@@ -6,12 +6,14 @@ import reference
 from scipy import sparse
 from scipy.special import logsumexp
 
+from mlrh import feature_metric
 from mlrh.design import Design
 from mlrh.feature_metric import MAX_FACTORED, CoefficientMetric, coefficient_metric
 from mlrh.gram_features import GramFeatures
 from mlrh.knowledge import UNKNOWN
 from mlrh.label_space import CardinalitySpace, ObservedSpace
 from mlrh.objective import Objective
+from mlrh.solvers import newton_cg
 
 SPACES = {
     "plain": (CardinalitySpace(4, 1, 3), False),
@@ -268,3 +270,36 @@ def test_a_full_metric_is_used_for_sparse_features_where_inference_costs_more():
     solved = objective.split(objective.metric()(np.append(coef.ravel(), np.zeros(9))))[0]
     matrix = objective.typical_curvature() * (X.T @ X).toarray() + 0.5 * np.eye(12)
     np.testing.assert_allclose(solved, np.linalg.solve(matrix, coef), rtol=1e-10)
+
+
+def test_the_bound_of_what_is_left_is_no_less_than_what_is_left(problem):
+    objective, parameters, *_ = problem
+    optimum = newton_cg(objective, objective.start(), tol=1e-13, max_iter=200)
+    for share in (1.0, 0.1, 1e-3):
+        near = optimum.parameters + share * determined(objective, parameters)
+        value, gradient = objective.value_and_gradient(near)
+        assert value - optimum.value <= objective.decrease_bound(gradient) + objective.rounding_error(value)
+
+
+def test_nothing_bounds_what_is_left_without_a_penalty_or_with_unknown_labels():
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(8, 2)), (rng.random((8, 3)) < 0.5).astype(np.int8)
+    Y[:, 0] = 1
+    space, design = CardinalitySpace(3, 1, 3), Design(X, np.ones(8), fit_intercept=True)
+    unknown = Y.copy()
+    unknown[0, 1] = UNKNOWN
+    gradient = np.zeros(3 * 3)
+    assert Objective(design, space, Y, alpha=1.0, learn_bias=False).decrease_bound(gradient) == 0
+    assert Objective(design, space, Y, alpha=0.0, learn_bias=False).decrease_bound(gradient) == np.inf
+    assert Objective(design, space, unknown, alpha=1.0, learn_bias=False).decrease_bound(gradient) == np.inf
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-6])
+def test_a_metric_solves_as_well_by_its_inverse_as_by_its_factor(monkeypatch, scale):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 4)) * [1, scale, 1e3, 1]
+    design, gradient = Design(X, np.ones(30), fit_intercept=True), rng.normal(size=(4, 3))
+    by_inverse = coefficient_metric(design, curvature=0.2, alpha=0.1).solve(gradient)
+    monkeypatch.setattr(feature_metric, "MAX_INVERTED", 0)
+    by_factor = coefficient_metric(design, curvature=0.2, alpha=0.1).solve(gradient)
+    np.testing.assert_allclose(by_inverse, by_factor, rtol=1e-9)

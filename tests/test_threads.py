@@ -17,7 +17,18 @@ from joblib.externals.loky import get_reusable_executor
 from numba.core.dispatcher import Dispatcher
 
 import mlrh
-from mlrh import KernelMLRHClassifier, MLRHClassifier, entropy, expected, lanes, ranking, scaled, tilted
+from mlrh import (
+    KernelMLRHClassifier,
+    MLRHClassifier,
+    blocks,
+    entropy,
+    expected,
+    lanes,
+    ranking,
+    scaled,
+    thin_products,
+    tilted,
+)
 from mlrh.blocks import effective_threads, map_blocks
 from mlrh.compiled import kernel
 from mlrh.label_space import CardinalitySpace, ObservedSpace
@@ -136,6 +147,29 @@ def test_three_jobs_work_in_three_threads():
     assert len(set(map_blocks(work, 3, rows_per_block=1, n_jobs=3))) == 3
 
 
+def test_threads_are_kept_from_call_to_call():
+    def twice():
+        for _ in range(2):
+            space(2).distribution(SCORES).marginals()
+
+    assert threads_started_by(twice) == 1
+
+
+def test_blocks_that_have_blocks_of_their_own_do_not_wait_for_each_other():
+    def work(rows):
+        return sum(map_blocks(lambda inner: inner.start, 4, rows_per_block=1, n_jobs=2))
+
+    assert map_blocks(work, 50, rows_per_block=1, n_jobs=2) == [6] * 50
+
+
+def test_calls_from_many_threads_share_the_threads_there_are():
+    def call(i):
+        return sum(map_blocks(lambda rows: rows.start + i, 100, rows_per_block=1, n_jobs=2))
+
+    with ThreadPoolExecutor(8) as callers:
+        assert list(callers.map(call, range(40))) == [4950 + 100 * i for i in range(40)]
+
+
 def test_one_job_starts_no_thread():
     assert threads_started_by(lambda: space(1).distribution(SCORES).marginals()) == 0
 
@@ -171,12 +205,16 @@ def threads_started_by(call):
     pools = []
 
     class CountedPool(ThreadPoolExecutor):
-        def __init__(self, max_workers):
-            super().__init__(max_workers)
+        def __init__(self, max_workers, **options):
+            super().__init__(max_workers, **options)
             pools.append(self)
 
-    with mock.patch("mlrh.blocks.ThreadPoolExecutor", CountedPool):
-        call()
+    blocks._pool.cache_clear()
+    try:
+        with mock.patch("mlrh.blocks.ThreadPoolExecutor", CountedPool):
+            call()
+    finally:
+        blocks._pool.cache_clear()
     return sum(len(pool._threads) for pool in pools)
 
 
@@ -210,7 +248,7 @@ print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
 
-@pytest.mark.parametrize("module", [entropy, expected, lanes, ranking, scaled, tilted])
+@pytest.mark.parametrize("module", [entropy, expected, lanes, ranking, scaled, thin_products, tilted])
 def test_every_compiled_function_is_kept_in_the_cache(module):
     compiled = [value for value in vars(module).values() if isinstance(value, Dispatcher)]
     assert [function.stats.cache_path is not None for function in compiled] == [True] * len(compiled) != []

@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight
 
-from mlrh import admissible, decisions, solvers, targets
+from mlrh import admissible, blas_threads, decisions, solvers, targets
 from mlrh.callbacks import Iterations
 from mlrh.knowledge import UNKNOWN
 from mlrh.label_space import CardinalitySpace, LabelSetDistribution
@@ -309,7 +309,8 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
             iterations.begin(start)
         report = self._report(name, iterations)
         options = self._options_of(name)
-        solution = SOLVERS[name](objective, start, tol=self.tol, max_iter=max_iter, report=report, **options)
+        with blas_threads.suited_to(2 * objective.design.X.size * objective.n_labels):
+            solution = SOLVERS[name](objective, start, tol=self.tol, max_iter=max_iter, report=report, **options)
         if iterations is not None:
             iterations.close()
         self._raise_unless_kept(solution)

@@ -6,19 +6,19 @@ its curvature separates from that of the coefficients, and a large mean costs no
 """
 
 import numpy as np
-from scipy import linalg, sparse
+from scipy import sparse
 
-from mlrh.sparse_products import multiply
+from mlrh import sparse_products, thin_products
 
-MAX_DENSE = 40_000_000  # entries of a matrix that may be made dense
-FEW_LABELS = 32  # with fewer, BLAS multiplies faster with X on the right
+FEW_LABELS = 32  # with fewer, BLAS multiplies faster with X on the right, and leaves time to be saved
+MIN_ENTRIES = 200_000  # of X, below which BLAS is as fast with few labels, too
 
 
 class Design:
     """Features X (n_samples, n_features) of rows with weights, with or without an intercept.
 
     n_leading promises that the columns beyond so many add little to those before. n_jobs is for products with sparse
-    features; those with dense ones have threads of their own.
+    features and with few labels; others have the threads of BLAS.
     """
 
     def __init__(self, X, weights, *, fit_intercept, n_leading=None, n_jobs=None):
@@ -42,7 +42,9 @@ class Design:
     def scores(self, coef, intercept):
         """(X - mean) @ coef + intercept in the type of X; coef (n_features, n_labels), intercept (n_labels,)."""
         if self._transposed is not None:
-            scores = multiply(self.X, coef, n_jobs=self._n_jobs)
+            scores = sparse_products.multiply(self.X, coef, n_jobs=self._n_jobs)
+        elif self._is_thin(coef):
+            scores = thin_products.multiply(self.X, coef, n_jobs=self._n_jobs)
         elif coef.shape[1] < FEW_LABELS:
             scores = np.ascontiguousarray((coef.T.astype(self.X.dtype, copy=False) @ self.X.T).T)
         else:
@@ -53,13 +55,20 @@ class Design:
     def pull_back(self, residuals):
         """Gradients in coef and intercept of a function whose gradient in the scores is given."""
         total = residuals.sum(axis=0, dtype=np.float64)
-        if self._transposed is None:
-            coef = np.asarray((residuals.T @ self.X).T, np.float64)
+        if self._transposed is not None:
+            products = sparse_products.multiply(self._transposed, residuals, n_jobs=self._n_jobs)
+            coef = products.astype(np.float64, copy=False)
+        elif self._is_thin(residuals):
+            coef = thin_products.multiply_transposed(self.X, residuals, n_jobs=self._n_jobs)
         else:
-            coef = multiply(self._transposed, residuals, n_jobs=self._n_jobs).astype(np.float64, copy=False)
+            coef = np.asarray((residuals.T @ self.X).T, np.float64)
         if self.is_shifted:
             coef -= np.outer(self.shift, total)
         return coef, total if self.fit_intercept else np.zeros_like(total)
+
+    def _is_thin(self, factor):
+        """Whether a product of dense features with this is worth a kernel of its own."""
+        return factor.shape[1] < FEW_LABELS and self.X.size >= MIN_ENTRIES and self.X.flags.c_contiguous
 
     def gram(self, n_columns=None):
         """(X - mean)' diag(weights) (X - mean), in float64 throughout, for all columns of X or the first ones.
@@ -97,48 +106,20 @@ class Design:
             gram -= self.total_weight * np.outer(shift, shift)
         return gram
 
+    def row_products(self):
+        """(X - mean) (X - mean)', the inner products of the rows, in float64."""
+        X, ones = self.X.astype(np.float64, copy=False), np.ones(self.n_samples)
+        products = X @ X.T
+        products = products.toarray() if sparse.issparse(products) else products
+        if self.is_shifted:
+            along = X @ self.shift
+            products -= np.outer(along, ones) + np.outer(ones, along) - self.shift @ self.shift
+        return products
+
     def largest_entries(self):
         """Largest magnitude in each column of X."""
         largest = abs(self.X).max(axis=0)
         return largest.toarray().ravel() if sparse.issparse(largest) else np.asarray(largest)
-
-
-class RowSpace:
-    """Coordinates of the span of the rows of a design with fewer rows than features.
-
-    The penalised optimum lies in that span, so it can be found in as many coordinates as there are rows. `features`
-    (n_samples, rank) give the same centred scores with coefficients z as X does with `expand(z)`; `reduce` is the way
-    back. Orthogonal coordinates by QR: products of rows would square the ratio between large and small columns.
-    """
-
-    def __init__(self, design):
-        X = design.X.toarray() - design.shift if sparse.issparse(design.X) else design.X
-        basis, triangle, order = linalg.qr(
-            X.T.astype(np.float64), mode="economic", pivoting=True, overwrite_a=True, check_finite=False
-        )
-        pivots = np.abs(np.diag(triangle))
-        rank = np.count_nonzero(pivots > max(X.shape) * np.finfo(np.float64).eps * pivots[0])
-        self._basis = basis[:, :rank]
-        self.features = np.empty((len(order), rank))
-        self.features[order] = triangle[:rank].T
-
-    @staticmethod
-    def pays(design):
-        """Whether there are fewer rows than features, and few enough entries to be held densely.
-
-        Where sparse features have fewer entries than the square that takes their place, they are cheaper as they are.
-        """
-        if design.n_samples >= design.n_features or design.n_samples * design.n_features > MAX_DENSE:
-            return False
-        return not sparse.issparse(design.X) or design.X.nnz > design.n_samples**2
-
-    def expand(self, z):
-        """Coefficients of X (n_features, n_labels) from those of the features."""
-        return self._basis @ z
-
-    def reduce(self, coef):
-        """Coefficients of the features that give the scores nearest to those of X with coef."""
-        return self._basis.T @ coef
 
 
 def _centre_full_columns(X, mean):

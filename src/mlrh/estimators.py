@@ -13,9 +13,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mlrh.base import MLRHBase
 from mlrh.blocks import map_blocks
-from mlrh.design import Design, RowSpace
+from mlrh.design import Design
 from mlrh.gram_features import GramFeatures
 from mlrh.incremental import Incremental
+from mlrh.row_space import GramRows, OrthogonalRows, row_space
 
 FEW_ROWS = 8
 
@@ -26,7 +27,7 @@ class _LinearPart:
 
     design: Design
     outer: Design
-    rows: RowSpace | None
+    rows: OrthogonalRows | GramRows | None
 
 
 @dataclass(frozen=True)
@@ -201,11 +202,11 @@ class MLRHClassifier(Incremental):
         return ("linear",)
 
     def _prepare(self, X, weights):
-        outer = Design(X, weights, fit_intercept=self.fit_intercept, n_jobs=self.n_jobs)
-        if self.l1_ratio > 0 or not RowSpace.pays(outer):  # an L1 penalty is one on coefficients of X itself
-            return _LinearPart(outer, outer, None)
-        rows = RowSpace(outer)
-        return _LinearPart(Design(rows.features, weights, fit_intercept=self.fit_intercept), outer, rows)
+        options = {"fit_intercept": self.fit_intercept, "n_jobs": self.n_jobs}
+        outer = Design(X, weights, **options)
+        rows = row_space(outer) if self.l1_ratio == 0 else None  # an L1 penalty is one on coefficients of X itself
+        inner = outer if rows is None else Design(rows.features, weights, n_leading=rows.n_leading, **options)
+        return _LinearPart(inner, outer, rows)
 
     def _earlier_scores(self, X):
         return self.coef_.T.astype(np.float64), self.intercept_
@@ -359,9 +360,8 @@ class KernelMLRHClassifier(MLRHBase):
             _check_symmetric(gram)
             gram = 0.5 * (gram + gram.T)
         features = GramFeatures(gram)
-        # The pivots come in falling order: with half of them factorised a fit takes as many iterations as with all.
-        n_leading = max(features.rank // 2, min(features.rank, 500))
-        design = Design(features.features, weights, fit_intercept=self.fit_intercept, n_leading=n_leading)
+        options = {"fit_intercept": self.fit_intercept, "n_jobs": self.n_jobs}
+        design = Design(features.features, weights, n_leading=features.n_leading, **options)
         return _KernelPart(design, X, gamma, features)
 
     def _earlier_scores(self, X):

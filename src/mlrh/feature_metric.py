@@ -6,6 +6,8 @@ Knows nothing of labels but that each may have a curvature of its own.
 import numpy as np
 from scipy import linalg, sparse
 
+MAX_INVERTED = 512  # features up to which the inverse of a matrix is soon paid for: a product is several solutions
+MIN_PIVOT = 1e-4  # of a matrix with a diagonal of ones, below which its inverse would lose digits that matter
 MAX_FACTORED = 6000  # features beyond which a dense factor of their Gram matrix costs too much memory
 
 
@@ -50,20 +52,25 @@ class CoefficientMetric:
         matrix *= self._scale
         matrix *= self._scale.T
         self._factor = _factor(matrix, np.finfo(design.X.dtype).eps)
+        self._inverse = _inverse(self._factor[0], self._scale)
         self._inverse_behind = reciprocals(curvature * behind + alpha)[:, None]
 
     def solve(self, gradient):
         """Solution for a right-hand side (n_features, n_labels)."""
         n_leading = len(self._scale)
-        scaled = self._scale * gradient[:n_leading]
-        cholesky, vectors, inverse_values = self._factor
-        if cholesky is not None:
-            leading = self._scale * linalg.cho_solve(cholesky, scaled, check_finite=False)
-        else:
-            leading = self._scale * (vectors @ (inverse_values[:, None] * (vectors.T @ scaled)))
+        leading = self._solve_leading(gradient[:n_leading])
         if n_leading == len(gradient):
             return leading
         return np.concatenate([leading, self._inverse_behind * gradient[n_leading:]])
+
+    def _solve_leading(self, gradient):
+        if self._inverse is not None:
+            return self._inverse @ gradient
+        cholesky, vectors, inverse_values = self._factor
+        scaled = self._scale * gradient
+        if cholesky is not None:
+            return self._scale * linalg.cho_solve(cholesky, scaled, check_finite=False)
+        return self._scale * (vectors @ (inverse_values[:, None] * (vectors.T @ scaled)))
 
 
 class DiagonalMetric:
@@ -113,3 +120,13 @@ def _factor(matrix, eps):
     values, vectors = linalg.eigh(matrix, lower=True, overwrite_a=True, check_finite=False)
     kept = values > 10 * len(values) * eps * max(values[-1], 0.0)
     return None, vectors[:, kept], 1.0 / values[kept]
+
+
+def _inverse(cholesky, scale):
+    """The inverse of a matrix by its Cholesky factor, scaled from both sides; None where that is unsafe or useless."""
+    if cholesky is None or len(scale) > MAX_INVERTED or np.diag(cholesky[0]).min(initial=1.0) < MIN_PIVOT:
+        return None
+    inverse, _ = linalg.lapack.dpotri(cholesky[0], lower=cholesky[1])
+    inverse = np.tril(inverse)
+    inverse += np.tril(inverse, -1).T
+    return scale * inverse * scale.T

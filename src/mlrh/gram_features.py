@@ -27,6 +27,11 @@ class GramFeatures:
         self.features[order] = rows
         self.rank, self._triangle, self._kept = rank, rows[:rank], order[:rank]
 
+    @property
+    def n_leading(self):
+        """As many columns as a metric needs: pivots fall, and with half of them a fit takes as many iterations."""
+        return max(self.rank // 2, min(self.rank, 500))
+
     def to_dual(self, coef):
         """Dual coefficients (n_samples, n_labels) with gram @ dual = features @ coef: those of other rows are 0."""
         dual = np.zeros((len(self.features), coef.shape[1]))

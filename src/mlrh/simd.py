@@ -171,6 +171,7 @@ def _define(operation, instruction):
 
 for _operation, _instruction in (
     (operator.add, "fadd"),
+    (operator.iadd, "fadd"),
     (operator.sub, "fsub"),
     (operator.mul, "fmul"),
     (operator.truediv, "fdiv"),

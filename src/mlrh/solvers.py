@@ -2,9 +2,10 @@
 
 All of them stop by one rule: the decrease of the objective that is left is estimated to be at most tol times the loss
 of the uniform distribution. The estimate is the larger of two: half the squared length of the gradient in the
-objective's metric, which no scale of the features disturbs, and the solver's own. Where both are small
-enough, the Newton decrement has the last word: the curvature may be far below the typical one, as it is near separable
-data. None of them increases the objective by more than its rounding error.
+objective's metric, which no scale of the features disturbs, and the solver's own. Where both are small enough, the
+Newton decrement has the last word (or the penalty, if its curvature alone bounds what is left): the curvature may be
+far below the typical one, as it is near separable data. None of them increases the objective by more than its rounding
+error.
 """
 
 from dataclasses import dataclass
@@ -229,8 +230,9 @@ def _advance(progress, objective, propose, move, precondition, *, tol, max_iter,
 
     propose(state, history) gives a direction and the solver's own estimate of the decrease left; move(state, direction)
     gives the state that follows, or None. With precondition, about the inverse of the Hessian, an estimate that is
-    small enough is checked by the quadratic model; one found too low is raised by the same factor in the iterations
-    that follow, a tenth less in each, so that not every one of them is checked.
+    small enough is checked by the quadratic model, unless the objective's own bound confirms it; one found too low is
+    raised by the same factor in the iterations that follow, a tenth less in each, so that not every one of them is
+    checked.
     """
     history, enough = progress.history, tol * objective.scale
     stalled, smallest, correction = 0, progress.reached[0].left, 1.0
@@ -238,7 +240,7 @@ def _advance(progress, objective, propose, move, precondition, *, tol, max_iter,
         state, n_iter = progress.reached
         direction, estimate = propose(state, history)
         left = correction * max(state.left, estimate)
-        if precondition is not None and 0 < left <= enough:
+        if precondition is not None and 0 < left <= enough < objective.decrease_bound(state.gradient):
             step, decrease = newton_decrease(objective, state, precondition, enough)
             if decrease > left:
                 correction *= decrease / left

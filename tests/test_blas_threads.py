@@ -1,0 +1,75 @@
+"""BLAS has one thread while small products are repeated, and as many as before behind that."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Thread
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from mlrh import MLRHClassifier
+from mlrh.blas_threads import MIN_OPERATIONS, suited_to
+
+
+@pytest.fixture(autouse=True)
+def three_threads():
+    """Set in a thread that ends: threadpoolctl lets no other thread change what a living one has set."""
+    before = n_threads()
+    in_a_thread(lambda: threadpool_limits(3, user_api="blas"))
+    yield
+    in_a_thread(lambda: threadpool_limits(min(before), user_api="blas"))
+
+
+def in_a_thread(call):
+    thread = Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def n_threads():
+    """Threads of every BLAS in the process."""
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+
+def test_small_products_have_one_thread():
+    with suited_to(MIN_OPERATIONS - 1):
+        assert n_threads() == {1}
+    assert n_threads() == {3}
+
+
+def test_large_products_have_the_threads_that_were_there():
+    with suited_to(MIN_OPERATIONS):
+        assert n_threads() == {3}
+
+
+def test_an_error_restores_the_threads():
+    with pytest.raises(RuntimeError), suited_to(0):
+        raise RuntimeError
+    assert n_threads() == {3}
+
+
+def test_blocks_that_overlap_in_several_threads_restore_what_was_there_before_all_of_them():
+    first_is_in, second_is_in = Barrier(2, timeout=10), Barrier(2, timeout=10)
+
+    def outer():
+        with suited_to(0):
+            first_is_in.wait()
+            assert n_threads() == {1}
+            second_is_in.wait()
+
+    def inner():
+        first_is_in.wait()
+        with suited_to(0):
+            second_is_in.wait()
+            outer_call.result(timeout=10)
+
+    with ThreadPoolExecutor(2) as pool:
+        outer_call = pool.submit(outer)
+        pool.submit(inner).result(timeout=10)
+    assert n_threads() == {3}
+
+
+def test_a_fit_leaves_the_threads_as_they_were():
+    X = np.random.default_rng(0).normal(size=(50, 3))
+    MLRHClassifier().fit(X, X > 0)
+    assert n_threads() == {3}

@@ -1,0 +1,76 @@
+"""Coordinates of the rows of a design: the same scores, the same optimum, whichever way they are made."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from mlrh import MLRHClassifier
+from mlrh.design import Design
+from mlrh.row_space import GramRows, OrthogonalRows, row_space
+
+RNG = np.random.default_rng(0)
+
+
+def few_rows(n_samples=12, n_features=40, density=0.2, seed=0):
+    return sparse.random_array((n_samples, n_features), density=density, rng=seed, format="csr")
+
+
+def design_of(X, *, fit_intercept=True, weights=None):
+    return Design(X, np.ones(X.shape[0]) if weights is None else weights, fit_intercept=fit_intercept)
+
+
+@pytest.mark.parametrize("kind", [OrthogonalRows, GramRows])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_coordinates_give_the_centred_scores_of_the_coefficients_they_stand_for(kind, fit_intercept):
+    X = few_rows()
+    design = design_of(X, fit_intercept=fit_intercept, weights=RNG.uniform(0.5, 2, size=12))
+    rows = kind(design)
+    z = RNG.normal(size=(rows.features.shape[1], 3))
+    centred = X.toarray() - (design.mean if fit_intercept else 0)
+    np.testing.assert_allclose(rows.features @ z, centred @ rows.expand(z), atol=1e-12)
+    np.testing.assert_allclose(np.square(z).sum(), np.square(rows.expand(z)).sum(), rtol=1e-10)
+    np.testing.assert_allclose(rows.reduce(rows.expand(z)), z, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [OrthogonalRows, GramRows])
+def test_rows_that_repeat_or_are_empty_have_fewer_coordinates_and_the_same_scores(kind):
+    X = sparse.vstack([few_rows(), few_rows()[:5], sparse.csr_array((2, 40))], format="csr")
+    rows = kind(design_of(X, fit_intercept=False))
+    assert rows.features.shape == (19, 12)
+    np.testing.assert_allclose(rows.features @ rows.features.T, (X @ X.T).toarray(), atol=1e-12)
+
+
+def test_row_products_are_those_of_centred_rows():
+    X = few_rows()
+    centred = X.toarray() - X.toarray().mean(axis=0)
+    np.testing.assert_allclose(design_of(X).row_products(), centred @ centred.T, atol=1e-13)
+    np.testing.assert_allclose(design_of(X.toarray()).row_products(), centred @ centred.T, atol=1e-13)
+
+
+def test_sparse_rows_far_fewer_than_features_are_worth_their_products():
+    assert isinstance(row_space(design_of(few_rows())), GramRows)
+    assert isinstance(row_space(design_of(few_rows().toarray())), OrthogonalRows)
+
+
+def test_rows_so_long_that_their_products_lose_digits_are_left_alone_or_made_orthogonal():
+    long = few_rows() * 1e4
+    assert row_space(design_of(long)) is None
+    assert isinstance(row_space(design_of(few_rows(density=0.9) * 1e4)), OrthogonalRows)
+
+
+def test_as_many_rows_as_features_have_no_coordinates_of_their_own():
+    assert row_space(design_of(few_rows(40))) is None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_fit_to_few_sparse_rows_is_that_to_the_same_rows_made_dense(dtype):
+    X = few_rows(60, 150, density=0.05).astype(dtype)
+    Y = (X.toarray()[:, :5] + X.toarray()[:, 5:10] > 0).astype(int)
+    Y[Y.sum(axis=1) == 0, 0] = 1
+    assert isinstance(row_space(design_of(X)), GramRows)
+    sparse_fit, dense_fit = (MLRHClassifier(C=10, tol=1e-12).fit(own, Y) for own in (X, X.toarray()))
+    accuracy = 1e-5 if dtype == np.float64 else 1e-3
+    np.testing.assert_allclose(sparse_fit.coef_, dense_fit.coef_, atol=accuracy)
+    np.testing.assert_allclose(sparse_fit.intercept_, dense_fit.intercept_, atol=accuracy)
+    again = MLRHClassifier(C=10, tol=1e-9, warm_start=True).fit(X, Y)
+    assert again.fit(X, Y).n_iter_ <= 2

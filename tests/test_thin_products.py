@@ -1,0 +1,56 @@
+"""Products with matrices of few columns against numpy's."""
+
+import numpy as np
+import pytest
+
+from mlrh import thin_products
+from mlrh.design import MIN_ENTRIES, Design
+from mlrh.thin_products import multiply, multiply_transposed
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("n_columns", [1, 7, 8, 9, 31])
+@pytest.mark.parametrize("n_rows", [0, 1, 8, 29])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_are_numpys(n_columns, n_rows, dtype):
+    matrix = RNG.normal(size=(n_rows, 13)).astype(dtype)
+    right, left = RNG.normal(size=(13, n_columns)), RNG.normal(size=(n_rows, n_columns))
+    product = multiply(matrix, right)
+    assert product.dtype == dtype
+    accuracy = 20 * np.finfo(dtype).eps
+    np.testing.assert_allclose(product, matrix @ right, rtol=accuracy, atol=accuracy)
+    np.testing.assert_allclose(multiply_transposed(matrix, left), matrix.T.astype(float) @ left, rtol=1e-13, atol=1e-13)
+
+
+def test_matrices_without_columns_have_products_of_zeros():
+    assert multiply(np.empty((3, 0)), np.empty((0, 2))).tolist() == [[0.0, 0.0]] * 3
+    assert multiply_transposed(np.empty((3, 0)), np.ones((3, 2))).shape == (0, 2)
+
+
+def test_infinite_and_undefined_entries_stay_where_numpy_has_them():
+    matrix, right = RNG.normal(size=(20, 5)), RNG.normal(size=(5, 3))
+    matrix[4, 1], matrix[17, 2] = np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        expected = matrix @ right
+    np.testing.assert_array_equal(multiply(matrix, right), expected)
+
+
+def test_the_number_of_threads_changes_no_bit(monkeypatch):
+    monkeypatch.setattr(thin_products, "TARGET_ENTRIES", 500)
+    matrix, right, left = RNG.normal(size=(203, 20)), RNG.normal(size=(20, 6)), RNG.normal(size=(203, 6))
+    np.testing.assert_array_equal(multiply(matrix, right, n_jobs=1), multiply(matrix, right, n_jobs=3))
+    np.testing.assert_array_equal(
+        multiply_transposed(matrix, left, n_jobs=1), multiply_transposed(matrix, left, n_jobs=3)
+    )
+
+
+def test_a_large_design_with_few_labels_has_the_products_of_numpy():
+    X = RNG.normal(size=(MIN_ENTRIES // 100 + 1, 100))
+    design = Design(X, np.ones(len(X)), fit_intercept=True)
+    coef, residuals = RNG.normal(size=(100, 3)), RNG.normal(size=(len(X), 3))
+    centred = X - X.mean(axis=0)
+    np.testing.assert_allclose(design.scores(coef, np.arange(3.0)), centred @ coef + np.arange(3.0), atol=1e-11)
+    gradient, total = design.pull_back(residuals)
+    np.testing.assert_allclose(gradient, centred.T @ residuals, atol=1e-10)
+    np.testing.assert_allclose(total, residuals.sum(axis=0))
