@@ -303,3 +303,43 @@ def test_a_metric_solves_as_well_by_its_inverse_as_by_its_factor(monkeypatch, sc
     monkeypatch.setattr(feature_metric, "MAX_INVERTED", 0)
     by_factor = coefficient_metric(design, curvature=0.2, alpha=0.1).solve(gradient)
     np.testing.assert_allclose(by_inverse, by_factor, rtol=1e-9)
+
+
+def curved(objective, X, parameters, curvatures):
+    """The solution by a dense matrix for each label, for the coefficients alone."""
+    gradient = objective.split(parameters)[0]
+    centred, ridge = X - objective.design.mean, objective.alpha * np.eye(X.shape[1])
+    matrices = [centred.T @ (own[:, None] * centred) + ridge for own in curvatures.T]
+    return np.stack([np.linalg.solve(m, g) for m, g in zip(matrices, gradient.T, strict=True)], axis=1)
+
+
+def test_metric_at_a_start_has_the_curvature_of_every_row_there(problem):
+    objective, parameters, X, _, _ = problem
+    _, _, variances, misfit, _ = objective.with_curvatures(parameters)
+    solved = objective.split(objective.metric(at=parameters)(parameters))[0]
+    np.testing.assert_allclose(solved, curved(objective, X, parameters, variances + misfit), rtol=1e-8)
+
+
+def test_metric_at_a_start_shares_one_matrix_where_one_for_each_label_costs_too_much(monkeypatch, problem):
+    monkeypatch.setattr(feature_metric, "MAX_OWN", 0)
+    objective, parameters, X, _, _ = problem
+    _, _, variances, misfit, _ = objective.with_curvatures(parameters)
+    shared = np.repeat((variances + misfit).mean(axis=1, keepdims=True), 4, axis=1)
+    solved = objective.split(objective.metric(at=parameters)(parameters))[0]
+    np.testing.assert_allclose(solved, curved(objective, X, parameters, shared), rtol=1e-8)
+
+
+def test_metric_at_a_start_that_knows_nothing_is_the_usual_one(problem):
+    objective, parameters, *_ = problem
+    np.testing.assert_array_equal(objective.metric(at=objective.start())(parameters), objective.metric()(parameters))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gram_and_norms_with_other_weights_are_those_of_numpy(dtype):
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(5000, 3)).astype(dtype), rng.uniform(size=5000)
+    design = Design(X, np.ones(5000), fit_intercept=False)
+    expected = X.astype(float).T @ (weights[:, None] * X.astype(float))
+    np.testing.assert_allclose(design.gram_with(weights), expected, rtol=1e-12, atol=1e-9)
+    np.testing.assert_allclose(design.gram_with(weights, 2), expected[:2, :2], rtol=1e-12, atol=1e-9)
+    np.testing.assert_allclose(design.squared_norms(weights), np.diag(expected), rtol=100 * np.finfo(dtype).eps)

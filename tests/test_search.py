@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 from samples import make_multilabel
+from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
+from mlrh.base import _extrapolated
 from mlrh.search import best_index, validation_scores
 
 CS = (0.01, 1.0, 100.0)
@@ -76,3 +78,47 @@ def test_of_equally_good_settings_the_one_with_the_smallest_c_wins():
 def test_a_setting_without_a_number_loses():
     scores = np.array([[[np.nan, 0.1]], [[0.9, 0.1]]])
     assert best_index(scores) == (0, 1)
+
+
+GRIDS = {
+    "even": (0.01, 0.1, 1.0, 10.0, 100.0),
+    "uneven": (0.01, 0.02, 5.0, 6.0, 1e4),
+    "repeated": (0.1, 0.1, 1.0, 1.0, 10.0),
+    "without a penalty at the end": (0.1, 1.0, np.inf),
+}
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("options", [{}, {"size_bias": True}, {"l1_ratio": 0.5}, {"solver": "newton-cg"}])
+def test_every_fit_of_a_path_is_the_fit_at_that_c(grid, options):
+    X, Y = make_multilabel(n_samples=120, n_features=4, n_labels=3)
+    Cs = [C for C in GRIDS[grid] if np.isfinite(C) or "l1_ratio" not in options]
+    model = MLRHClassifier(tol=1e-11, **options)
+    for C, fitted in zip(Cs, model._fit_path(X, Y, Cs), strict=True):
+        alone = MLRHClassifier(C=C, tol=1e-11, **options).fit(X, Y)
+        np.testing.assert_allclose(fitted.coef_, alone.coef_, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(fitted.objective_, alone.objective_, rtol=1e-7)
+
+
+def test_a_path_goes_on_where_the_last_three_fits_point_to():
+    reached = [(np.full((2, 2), place**2 - 3 * place), np.array([place, 0.0]), None) for place in (1.0, 2.0, 4.0)]
+    starts = _extrapolated(reached, np.exp([0.5, 1.0, 2.0, 4.0, 5.0]))
+    assert [start[0][0, 0] for start in starts] == pytest.approx([4.0, 4.0 + 3.0, 10.0])
+    assert [start[1][0] for start in starts] == pytest.approx([4.0, 5.0, 5.0])
+
+
+def test_a_path_has_no_direction_before_its_second_fit_or_along_equal_values():
+    reached = [(np.ones((1, 1)), np.ones(1), None), (np.zeros((1, 1)), np.ones(1), None)]
+    assert _extrapolated([], [1.0]) == []
+    assert len(_extrapolated(reached[:1], [1.0, 2.0])) == 1
+    assert len(_extrapolated(reached, [1.0, 1.0, 2.0])) == 1
+    assert len(_extrapolated(reached, [1.0, 2.0, np.inf])) == 1
+
+
+@pytest.mark.parametrize("model", [MLRHClassifier(), KernelMLRHClassifier(gamma=0.1)])
+def test_a_path_takes_less_than_two_thirds_of_the_iterations_of_separate_fits(model):
+    X, Y = make_multilabel(n_samples=150, n_features=5, n_labels=4)
+    Cs = np.logspace(-1, 3, 9).tolist()
+    on_path = sum(fitted.n_iter_ for fitted in model._fit_path(X, Y, Cs))
+    alone = sum(clone(model).set_params(C=C).fit(X, Y).n_iter_ for C in Cs)
+    assert on_path < 2 / 3 * alone

@@ -96,21 +96,25 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         warm = self.warm_start and getattr(self, "_fitted_as", None) == problem.fitted_as
         earlier = self._earlier_scores(problem.X) if warm else None
         prepared = self._prepare(problem.X, problem.weights)
-        start = None if earlier is None else (*self._project(prepared, earlier), self.label_space_)
-        self._settle(problem, prepared, start, tell=(context, told))
+        starts = () if earlier is None else ((*self._project(prepared, earlier), self.label_space_),)
+        self._settle(problem, prepared, starts, tell=(context, told))
         context.call_on_fit_task_end(estimator=self, **told, reconstruction_attributes={})
         return self
 
     def _fit_path(self, X, y, Cs, sample_weight=None):
-        """Yields self fitted at each C in turn; what doesn't depend on C is done once; each starts from the last."""
+        """Yields self fitted at each C in turn; what doesn't depend on C is done once.
+
+        Each starts from the last, or where the last three point to along log C, whichever is better.
+        """
         problem = self._pose(X, y, sample_weight)
-        prepared, start = self._prepare(problem.X, problem.weights), None
+        prepared = self._prepare(problem.X, problem.weights)
         prepared.design.keeps_gram = True
-        is_convex = not (problem.Y == UNKNOWN).any()
-        for C in Cs:
+        is_convex = not (problem.Y == UNKNOWN).any()  # elsewhere another start may lead to another optimum
+        reached: list[tuple] = []
+        for i, C in enumerate(Cs):
             self.C = C
-            reached = self._settle(problem, prepared, start)
-            start = reached if is_convex else None  # elsewhere another start may lead to another optimum
+            starts = _extrapolated(reached, Cs[: i + 1]) if is_convex else ()
+            reached = [*reached[-2:], self._settle(problem, prepared, starts)]
             yield self
 
     def _pose(self, X, y, sample_weight):
@@ -140,17 +144,17 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         fitted_as = (noting.n_features_in_, form.classes.tolist(), *self._form_of_scores(support))
         return _Problem(X, Y, weights, support, form, sizes, space, noted, fitted_as)
 
-    def _settle(self, problem, prepared, start, tell=None):
+    def _settle(self, problem, prepared, starts, tell=None):
         """Solve and keep the fit; a fit that fails before leaves the one that was. Returns the start for another C.
 
-        An interrupted fit is kept for a warm start; the interrupt goes on either way. With tell, a callback context and
-        what its hooks get, callbacks hear of every iteration.
+        Starts are as for `_start`. An interrupted fit is kept for a warm start; the interrupt goes on either way. With
+        tell, a callback context and what its hooks get, callbacks hear of every iteration.
         """
         self._warn_of_rounding(prepared)
         objective = Objective(
             prepared.design, problem.space, problem.Y, learn_bias=self._learns_bias, **self._strengths
         )
-        begin, is_interrupted = self._start(objective, problem, start)
+        begin, is_interrupted = self._start(objective, problem, starts)
         iterations = None
         if tell is not None and hasattr(self, "_skl_callbacks"):
             context, told = tell
@@ -277,20 +281,24 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
                 stacklevel=5,
             )
 
-    def _start(self, objective, problem, start):
+    def _start(self, objective, problem, starts):
         """Where the solver begins, and whether finding that was interrupted.
 
-        The start is coefficients, mean scores and the space of an earlier fit, or None.
+        A start is coefficients, mean scores and the space of an earlier fit; of several the best is taken.
         """
-        if start is not None:
-            coef, mean_score, earlier_space = start
-            space = objective.space
-            bias = earlier_space.bias if space.has_sets_of(earlier_space) else np.zeros(space.n_biases)
-            return objective.start_from(coef, mean_score, bias), False
+        if len(starts):
+            candidates = [self._start_from(objective, *start) for start in starts]
+            return min(candidates, key=objective.penalised_value) if len(starts) > 1 else candidates[0], False
         if not (problem.Y == UNKNOWN).any():
             return objective.start(), False
         coef, mean_score, is_interrupted = self._separate_fits(objective.design, problem.Y)
         return objective.start_from(coef, mean_score, np.zeros(objective.n_biases)), is_interrupted
+
+    @staticmethod
+    def _start_from(objective, coef, mean_score, earlier_space):
+        space = objective.space
+        bias = earlier_space.bias if space.has_sets_of(earlier_space) else np.zeros(space.n_biases)
+        return objective.start_from(coef, mean_score, bias)
 
     def _separate_fits(self, design, Y):
         """Coefficients and mean scores of one logistic regression per label, fitted to its known entries."""
@@ -383,3 +391,22 @@ def _check_strength(C, weights):
         total = weights.sum()
     if not np.isfinite(1.0 / C) or not np.isfinite(total):
         raise ValueError(f"1 / C and the sum of sample_weight must be finite; got C={C} and {total}.")
+
+
+def _extrapolated(reached, Cs):
+    """The last of the starts that were reached at Cs[:-1], and where the last two and three point to at Cs[-1].
+
+    By polynomials in log C. Coefficients and mean scores go along, biases stay.
+    """
+    places = np.log(Cs[-len(reached) - 1 :]) if reached else np.zeros(1)
+    starts = list(reached[-1:])
+    for n_points in range(2, len(reached) + 1):
+        known, place = places[-n_points - 1 : -1], places[-1]
+        if not np.isfinite(place) or (np.diff(known) <= 0).any():
+            break
+        others = [np.delete(known, j) for j in range(n_points)]
+        shares = [np.prod((place - other) / (own - other)) for own, other in zip(known, others, strict=True)]
+        pairs = zip(*(start[:2] for start in reached[-n_points:]), strict=True)
+        coef, mean_score = (sum(share * value for share, value in zip(shares, values, strict=True)) for values in pairs)
+        starts.append((coef, mean_score, reached[-1][2]))
+    return starts

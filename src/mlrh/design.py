@@ -83,23 +83,25 @@ class Design:
             self._grams[n_columns] = gram
         return self._grams[n_columns].copy()
 
-    def squared_norms(self):
-        """The diagonal of `gram`, without forming it."""
-        squared = self.X.multiply(self.X) if sparse.issparse(self.X) else np.square(self.X)
-        return np.maximum(np.asarray(self.weights @ squared) - self.total_weight * self.shift**2, 0.0)
+    def gram_with(self, weights, n_columns=None):
+        """`gram` of dense features with other weights, none of them negative, about the same mean."""
+        return _dense_gram(self.X[:, :n_columns], weights)
+
+    def squared_norms(self, weights=None):
+        """The diagonal of `gram`, without forming it; of dense features also with other weights."""
+        weights = self.weights if weights is None else weights
+        if not sparse.issparse(self.X):
+            return np.maximum(np.einsum("i,ij,ij->j", weights, self.X, self.X), 0.0)
+        squares = weights @ self.X.multiply(self.X)
+        return np.maximum(np.asarray(squares) - self.total_weight * self.shift**2, 0.0)
 
     def _make_gram(self, X, shift):
-        is_sparse, unit = sparse.issparse(X), self.weights[0] if np.ptp(self.weights) == 0 else None
-        step = self.n_samples if is_sparse or X.dtype == np.float64 else 4096
-        gram = 0.0
-        for start in range(0, self.n_samples, step):
-            rows = X[start : start + step].astype(np.float64, copy=False)
-            if unit is None:
-                weights = self.weights[start : start + step]
-                part = rows.T @ (sparse.diags_array(weights) @ rows if is_sparse else rows * weights[:, None])
-            else:
-                part = rows.T @ rows
-            gram += part.toarray() if is_sparse else part
+        if not sparse.issparse(X):
+            return _dense_gram(X, self.weights)
+        rows = X.astype(np.float64, copy=False)
+        unit = self.weights[0] if np.ptp(self.weights) == 0 else None
+        products = rows.T @ (rows if unit is not None else sparse.diags_array(self.weights) @ rows)
+        gram = products.toarray()
         if unit not in (None, 1.0):
             gram *= unit
         if self.is_shifted:
@@ -120,6 +122,21 @@ class Design:
         """Largest magnitude in each column of X."""
         largest = abs(self.X).max(axis=0)
         return largest.toarray().ravel() if sparse.issparse(largest) else np.asarray(largest)
+
+
+def _dense_gram(X, weights):
+    """X' diag(weights) X in float64; BLAS does half of the work, since both factors are the same."""
+    unit = weights[0] if np.ptp(weights) == 0 else None
+    step = max(len(X), 1) if X.dtype == np.float64 and unit is not None else 4096
+    gram = np.zeros((X.shape[1], X.shape[1]))
+    for start in range(0, len(X), step):
+        rows = X[start : start + step].astype(np.float64, copy=False)
+        if unit is None:
+            rows = rows * np.sqrt(weights[start : start + step])[:, None]
+        gram += rows.T @ rows
+    if unit not in (None, 1.0):
+        gram *= unit
+    return gram
 
 
 def _centre_full_columns(X, mean):

@@ -7,6 +7,7 @@ import numpy as np
 from scipy import linalg, sparse
 
 MAX_INVERTED = 512  # features up to which the inverse of a matrix is soon paid for: a product is several solutions
+MAX_OWN = 300  # features up to which a matrix for each label is soon paid for
 MIN_PIVOT = 1e-4  # of a matrix with a diagonal of ones, below which its inverse would lose digits that matter
 MAX_FACTORED = 6000  # features beyond which a dense factor of their Gram matrix costs too much memory
 
@@ -38,19 +39,18 @@ class CoefficientMetric:
     alpha = 0 it may be singular: then the solution of smallest norm on that scale, so that coefficients that the
     features leave undetermined stay where they started.
 
-    With n_leading, only these first columns are factorised; of those behind them the diagonal is used.
+    With n_leading, only these first columns are factorised; of those behind them the diagonal is used. With rows, the
+    curvature of each row (n_samples,), dense features are weighted by these instead of the weights of the design.
     """
 
-    def __init__(self, design, *, curvature, alpha, n_leading=None):
+    def __init__(self, design, *, curvature, alpha, n_leading=None, rows=None):
         with np.errstate(over="ignore", invalid="ignore"):
-            matrix = design.gram(n_leading)
-            behind = design.squared_norms()[len(matrix) :] if len(matrix) < design.n_features else np.zeros(0)
+            matrix = design.gram(n_leading) if rows is None else design.gram_with(rows, n_leading)
+            behind = design.squared_norms(rows)[len(matrix) :] if len(matrix) < design.n_features else np.zeros(0)
         check_squares(np.concatenate([np.diag(matrix), behind]), design)
         matrix *= curvature
         matrix[np.diag_indices_from(matrix)] += alpha
-        self._scale = np.sqrt(reciprocals(np.diag(matrix)))[:, None]
-        matrix *= self._scale
-        matrix *= self._scale.T
+        self._scale = _scale_to_ones(matrix)
         self._factor = _factor(matrix, np.finfo(design.X.dtype).eps)
         self._inverse = _inverse(self._factor[0], self._scale)
         self._inverse_behind = reciprocals(curvature * behind + alpha)[:, None]
@@ -73,6 +73,38 @@ class CoefficientMetric:
         return self._scale * (vectors @ (inverse_values[:, None] * (vectors.T @ scaled)))
 
 
+class LabelMetric:
+    """Solves with X' diag(curvatures of a label's scores) X + alpha I of dense features, each label's own."""
+
+    def __init__(self, inverses):
+        self._inverses = inverses
+
+    @classmethod
+    def at(cls, design, *, curvatures, alpha):
+        """The metric for curvatures (n_samples, n_labels); None where a matrix can't be inverted safely."""
+        inverses = np.empty((curvatures.shape[1], design.n_features, design.n_features))
+        for inverse, own in zip(inverses, curvatures.T, strict=True):
+            matrix = design.gram_with(own)
+            matrix[np.diag_indices_from(matrix)] += alpha
+            scale = _scale_to_ones(matrix)
+            found = _inverse(_factor(matrix, np.finfo(design.X.dtype).eps)[0], scale)
+            if found is None:
+                return None
+            inverse[:] = found
+        return cls(inverses)
+
+    @staticmethod
+    def pays(design, n_labels):
+        """Whether so many matrices take no more time than some 30 evaluations, and no more memory than the rest."""
+        n_samples, n_features = design.n_samples, design.n_features
+        held = 2 * n_samples * (n_features + n_labels) + 25 * n_features * n_labels
+        return n_features <= MAX_OWN and n_labels * n_features**2 <= held
+
+    def solve(self, gradient):
+        """Solution for a right-hand side (n_features, n_labels)."""
+        return np.matmul(self._inverses, gradient.T[:, :, None])[:, :, 0].T
+
+
 class DiagonalMetric:
     """Solves with the diagonal of curvature * gram + alpha I; the curvature is one number, or one per label."""
 
@@ -85,6 +117,14 @@ class DiagonalMetric:
     def solve(self, gradient):
         """Solution for a right-hand side (n_features, n_labels)."""
         return self._inverse * gradient
+
+
+def _scale_to_ones(matrix):
+    """Scale a matrix to a diagonal of ones, in place; returns the factors of rows and columns (n, 1)."""
+    scale = np.sqrt(reciprocals(np.diag(matrix)))[:, None]
+    matrix *= scale
+    matrix *= scale.T
+    return scale
 
 
 def reciprocals(values):

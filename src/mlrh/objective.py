@@ -21,9 +21,16 @@ biases if they are learned. What the data may leave undetermined has a rule:
 from functools import cached_property
 
 import numpy as np
-from scipy import linalg, special
+from scipy import linalg, sparse, special
 
-from mlrh.feature_metric import MAX_FACTORED, coefficient_metric, diagonal_pays, reciprocals
+from mlrh.feature_metric import (
+    MAX_FACTORED,
+    CoefficientMetric,
+    LabelMetric,
+    coefficient_metric,
+    diagonal_pays,
+    reciprocals,
+)
 from mlrh.knowledge import UNKNOWN
 
 BIAS_RIDGE = 0.1
@@ -143,6 +150,11 @@ class Objective:
         """The part of the penalised objective that values and derivatives leave out."""
         return self.l1 * float(np.abs(self.split(parameters)[0]).sum())
 
+    def penalised_value(self, parameters):
+        """The whole objective, infinite where it is not a number."""
+        value = self.value(parameters) + self.l1_penalty(parameters)
+        return value if np.isfinite(value) else np.inf
+
     @property
     def ridges(self):
         """The strength of the L2 penalty on each parameter."""
@@ -239,12 +251,15 @@ class Objective:
             )
         return self.metric(curvature)
 
-    def metric(self, curvature=None):
+    def metric(self, curvature=None, *, at=None):
         """The function that solves with curvature * (gram (x) I) plus the ridges.
 
         Without a curvature it is the typical one, with as much of gram as is worth its price; where that is only the
-        diagonal because X is sparse, each label's own, which a diagonal has for free.
+        diagonal because X is sparse, each label's own, which a diagonal has for free. If the parameters `at` which a
+        solver starts know of the data, it is the curvature there, row by row.
         """
+        if at is not None and (found := self._metric_at(at)) is not None:
+            return found
         own, typical = self._own_curvatures(), self.typical_curvature()
         if curvature is not None:
             own, typical = np.full(self.n_labels, curvature), curvature
@@ -255,9 +270,32 @@ class Objective:
         elif is_free:
             n_leading = self.design.n_leading
         coefficients = coefficient_metric(self.design, curvature=typical, alpha=self.alpha, n_leading=n_leading)
-        total = self.design.total_weight
-        intercept_inverse = reciprocals(total * own + self._intercept_ridge)
-        bias_inverse = 1.0 / (total * np.mean(typical) + BIAS_RIDGE)
+        return self._solver(coefficients, self.design.total_weight * own)
+
+    def _metric_at(self, parameters):
+        """The metric by the curvature of every row at the parameters; None where that has nothing to tell, or no use.
+
+        Of dense features only: the metric of sparse ones has to be cheap.
+        """
+        if self.alpha == 0 or sparse.issparse(self.design.X) or self.design.n_features > MAX_FACTORED:
+            return None
+        if not self.split(parameters)[0].any():
+            return None
+        # Where a label is a surprise its curvature will grow.
+        _, _, variances, misfit, _ = self.with_curvatures(parameters)
+        curvatures = np.asarray(variances + misfit, np.float64)
+        coefficients = None
+        if LabelMetric.pays(self.design, self.n_labels):
+            coefficients = LabelMetric.at(self.design, curvatures=curvatures, alpha=self.alpha)
+        if coefficients is None:
+            options = {"alpha": self.alpha, "n_leading": self.design.n_leading, "rows": curvatures.mean(axis=1)}
+            coefficients = CoefficientMetric(self.design, curvature=1.0, **options)
+        return self._solver(coefficients, curvatures.sum(axis=0))
+
+    def _solver(self, coefficients, of_intercept):
+        """The function that solves with a metric of coefficients and the curvatures of the intercept (n_labels,)."""
+        intercept_inverse = reciprocals(of_intercept + self._intercept_ridge)
+        bias_inverse = 1.0 / (np.mean(of_intercept) + BIAS_RIDGE)
 
         def solve(gradient):
             coef, intercept, bias = self.split(gradient)

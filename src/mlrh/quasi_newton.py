@@ -6,9 +6,13 @@ every pair of vectors teaches n_labels curvatures instead of one. That is right 
 blocks; one block is L-BFGS as everyone knows it.
 """
 
+import math
+
 import numpy as np
 
 from mlrh.compiled import kernel
+
+EPSILON = float(np.finfo(np.float64).eps)
 
 
 class Memory:
@@ -45,50 +49,77 @@ class Memory:
         self._order.append(place)
         # With the change itself: the difference of the products with two gradients would lose what is left at the end.
         products = self._products(change)
-        curvature, stretched = products[0, -1], products[1, -1]
-        squares = np.square(steps[place]).sum(axis=0)
-        bends = curvature > np.finfo(float).eps * np.sqrt(squares * np.square(change.reshape(blocks)).sum(axis=0))
-        bends &= stretched > 0
-        self._step_change[self._order, place] = np.where(bends, products[0], 0.0)
-        both = np.where(bends, products[1], 0.0)
-        self._solved_change[self._order, place] = self._solved_change[place, self._order] = both
-        np.divide(curvature, stretched, out=self._factor, where=bends)
+        squares = np.square(steps[place]).sum(axis=0) * np.square(change.reshape(blocks)).sum(axis=0)
+        order = np.array(self._order)
+        _keep_products(order, products, squares, self._step_change, self._solved_change, self._factor)
 
     def direction(self, gradient, solved):
         """Minus the inverse Hessian estimate times the gradient, whose solution with the metric is given."""
         if not self._order:
             return -solved
-        along_step, along_solved = self._products(gradient)
-        step_change = self._step_change[np.ix_(self._order, self._order)]
-        solved_change = self._solved_change[np.ix_(self._order, self._order)]
-        inverse = np.diagonal(step_change).T.copy()
-        np.divide(1.0, inverse, out=inverse, where=inverse > 0)
-        shares, corrections = np.zeros_like(along_step), np.zeros_like(along_step)
-        for i in reversed(range(len(self))):
-            shares[i] = -inverse[i] * (along_step[i] + (shares[i + 1 :] * step_change[i, i + 1 :]).sum(axis=0))
-        for i in range(len(self)):
-            ahead = -self._factor * (along_solved[i] + (shares * solved_change[i]).sum(axis=0))
-            ahead += (corrections[:i] * step_change[:i, i]).sum(axis=0)
-            corrections[i] = np.where(inverse[i] > 0, shares[i] - inverse[i] * ahead, 0.0)
-        return self._combine(corrections, -self._factor * shares, -self._factor * solved.reshape(-1, self.n_blocks))
+        factors = np.empty((2, len(self), self.n_blocks))
+        order, along = np.array(self._order), self._products(gradient)
+        _fill_factors(order, along, self._step_change, self._solved_change, self._factor, factors)
+        return self._combine(factors, -self._factor * solved.reshape(-1, self.n_blocks))
 
     def _products(self, vector):
-        """Inner products of every step and solved change with a vector, (2, n_pairs, n_blocks), the oldest first."""
+        """Inner products of every step and solved change with a vector, (2, n_pairs, n_blocks), by their places."""
         kept, blocks = self._vectors[:, : len(self)], vector.reshape(-1, self.n_blocks)
         if self.n_blocks == 1:
-            return (kept[..., 0] @ vector)[:, self._order, None]
+            return (kept[..., 0] @ vector)[..., None]
         result = np.zeros((2, len(self), self.n_blocks))
         _add_products(kept, blocks, result)
-        return result[:, self._order]
+        return result
 
-    def _combine(self, of_steps, of_solved, start):
-        """start plus the stored vectors times their factors (n_pairs, n_blocks), as a flat vector."""
-        kept, factors = self._vectors[:, : len(self)], np.empty((2, len(self), self.n_blocks))
-        factors[:, self._order] = of_steps, of_solved
+    def _combine(self, factors, start):
+        """start plus the stored vectors times their factors (2, n_pairs, n_blocks), as a flat vector."""
+        kept = self._vectors[:, : len(self)]
         if self.n_blocks == 1:
             return start.ravel() + (factors[0, :, 0] @ kept[0, ..., 0] + factors[1, :, 0] @ kept[1, ..., 0])
         _add_combination(kept, factors, start)
         return start.ravel()
+
+
+@kernel
+def _keep_products(order, products, squares, step_change, solved_change, factor):
+    """Write what the last pair has in common with all pairs, block by block; nothing where it bends down.
+
+    products (2, n_pairs, n_blocks) are those with its gradient change, squares (n_blocks,) the squared length of its
+    step times that of the change.
+    """
+    last = order[-1]
+    for b in range(len(factor)):
+        curvature, stretched = products[0, last, b], products[1, last, b]
+        bends = curvature > EPSILON * math.sqrt(squares[b]) and stretched > 0
+        for place in order:
+            step_change[place, last, b] = products[0, place, b] if bends else 0.0
+            solved_change[place, last, b] = products[1, place, b] if bends else 0.0
+            solved_change[last, place, b] = solved_change[place, last, b]
+        if bends:
+            factor[b] = curvature / stretched
+
+
+@kernel
+def _fill_factors(order, along, step_change, solved_change, factor, factors):
+    """Write the factors of steps and solved changes in the direction: the two loops of L-BFGS, on products alone."""
+    n = len(order)
+    shares, corrections = np.zeros((n, len(factor))), np.zeros((n, len(factor)))
+    for i in range(n - 1, -1, -1):
+        for b in range(len(factor)):
+            own, total = step_change[order[i], order[i], b], along[0, order[i], b]
+            for j in range(i + 1, n):
+                total += shares[j, b] * step_change[order[i], order[j], b]
+            shares[i, b] = -total / own if own > 0 else 0.0
+    for i in range(n):
+        for b in range(len(factor)):
+            own, ahead = step_change[order[i], order[i], b], along[1, order[i], b]
+            for j in range(n):
+                ahead += shares[j, b] * solved_change[order[i], order[j], b]
+            ahead *= -factor[b]
+            for j in range(i):
+                ahead += corrections[j, b] * step_change[order[j], order[i], b]
+            corrections[i, b] = shares[i, b] - ahead / own if own > 0 else 0.0
+            factors[0, order[i], b], factors[1, order[i], b] = corrections[i, b], -factor[b] * shares[i, b]
 
 
 @kernel

@@ -80,7 +80,7 @@ def lbfgs(objective, start, *, tol, max_iter, report=None):
     own estimate of the decrease left is that of its quadratic model, or the decreases of the last two iterations if
     they were larger.
     """
-    solve = objective.metric()
+    solve = objective.metric(at=start)
     memory = Memory(len(start), size=MEMORY, n_blocks=objective.n_blocks())
     doubts = 0.0
 
