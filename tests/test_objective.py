@@ -343,3 +343,40 @@ def test_gram_and_norms_with_other_weights_are_those_of_numpy(dtype):
     np.testing.assert_allclose(design.gram_with(weights), expected, rtol=1e-12, atol=1e-9)
     np.testing.assert_allclose(design.gram_with(weights, 2), expected[:2, :2], rtol=1e-12, atol=1e-9)
     np.testing.assert_allclose(design.squared_norms(weights), np.diag(expected), rtol=100 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("convert", [sparse.csr_array, np.asarray])
+def test_squared_norms_by_label_are_those_of_rows_weighted_label_by_label(convert):
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(9, 4)) * (rng.random((9, 4)) < 0.4), rng.uniform(size=(9, 3))
+    design = Design(convert(X), np.ones(9), fit_intercept=True)
+    expected = np.square(X - X.mean(axis=0)).T @ weights
+    np.testing.assert_allclose(design.squared_norms_by_label(weights), expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("n_leading", [None, 2])
+def test_a_metric_with_other_diagonals_keeps_its_correlations(n_leading):
+    rng = np.random.default_rng(0)
+    X, gradient, diagonals = rng.normal(size=(20, 4)), rng.normal(size=(4, 3)), rng.uniform(1, 9, size=(4, 3))
+    design = Design(X, np.ones(20), fit_intercept=True)
+    metric = CoefficientMetric(design, curvature=0.2, alpha=0.5, n_leading=n_leading).with_diagonals(diagonals)
+    matrix = 0.2 * design.gram() + 0.5 * np.eye(4)
+    correlations = matrix / np.sqrt(np.outer(np.diag(matrix), np.diag(matrix)))
+    if n_leading:
+        correlations[n_leading:] = correlations[:, n_leading:] = 0
+        np.fill_diagonal(correlations, 1)
+    for k in range(3):
+        own = correlations * np.sqrt(np.outer(diagonals[:, k], diagonals[:, k]))
+        np.testing.assert_allclose(metric.solve(gradient)[:, k], np.linalg.solve(own, gradient[:, k]), rtol=1e-10)
+
+
+def test_metric_of_sparse_features_at_parameters_has_the_diagonals_there():
+    objective, parameters, X, _, _ = make_problem(CardinalitySpace(4, 1, 3), False, convert=sparse.csr_array)
+    assert objective.renews_cheaply
+    _, _, variances, misfit, _ = objective.with_curvatures(parameters)
+    diagonals = np.square(X - objective.design.mean).T @ (variances + misfit) + objective.alpha
+    solve = objective.metric(at=parameters)
+    unit = np.zeros_like(parameters).reshape(-1, 4)
+    unit[:5] = np.sqrt(diagonals)
+    whitened = np.sqrt(diagonals) * objective.split(solve(unit.ravel()))[0]
+    np.testing.assert_allclose(whitened, np.repeat(whitened[:, :1], 4, axis=1), rtol=1e-9)  # the same for every label

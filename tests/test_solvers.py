@@ -1,9 +1,11 @@
 """One contract that every solver keeps, and what is particular to mm."""
 
 import functools
+from unittest import mock
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from mlrh import proximal, solvers
 from mlrh.design import Design
@@ -170,3 +172,39 @@ def test_the_conditions_on_biases_lose_nothing_of_the_objective():
     for c in (-0.1, 0.1):
         moved = np.concatenate([coef.ravel(), intercept - c, bias + c * np.arange(1, 4) + 0.05])
         assert objective.value(moved) > solution.value
+
+
+def sparse_objective(alpha=0.01):
+    rng = np.random.default_rng(0)
+    X = sparse.random_array((200, 30), density=0.2, rng=rng, format="csr")
+    space = CardinalitySpace(5, 0, 5)
+    Y = space.sample(X @ rng.normal(size=(30, 5)) * 3, 1, np.random.RandomState(0))[:, 0]
+    return Objective(Design(X, np.ones(200), fit_intercept=True), space, Y, alpha=alpha, learn_bias=False)
+
+
+def test_lbfgs_tries_separate_memories_again_with_the_metric_where_it_is(monkeypatch):
+    monkeypatch.setattr(solvers, "MAX_DOUBTS", -1)  # every step is doubted
+    monkeypatch.setattr(solvers, "FIRST_WAIT", 3)
+    objective = sparse_objective()
+    metrics, waits = objective.metric, []
+
+    def noted(*arguments, at):
+        waits.append(np.abs(at).sum())
+        return metrics(*arguments, at=at)
+
+    monkeypatch.setattr(objective, "metric", noted)
+    renewed = solvers.lbfgs(objective, objective.start(), tol=1e-14, max_iter=500)
+    assert len(waits) == len(set(waits)) >= 3  # at the start and at other parameters
+    optimum = solvers.newton_cg(sparse_objective(), objective.start(), tol=1e-14, max_iter=500)
+    assert renewed.converged
+    np.testing.assert_allclose(renewed.parameters, optimum.parameters, atol=1e-5)
+
+
+def test_lbfgs_keeps_its_metric_where_another_one_costs_much(monkeypatch):
+    monkeypatch.setattr(solvers, "MAX_DOUBTS", -1)
+    monkeypatch.setattr(solvers, "FIRST_WAIT", 1)
+    objective = make_objective("independent")
+    metric = mock.Mock(side_effect=objective.metric)
+    monkeypatch.setattr(objective, "metric", metric)
+    solvers.lbfgs(objective, objective.start(), tol=1e-10, max_iter=100)
+    assert metric.call_count == 1

@@ -88,12 +88,25 @@ class Design:
         return _dense_gram(self.X[:, :n_columns], weights)
 
     def squared_norms(self, weights=None):
-        """The diagonal of `gram`, without forming it; of dense features also with other weights."""
-        weights = self.weights if weights is None else weights
+        """The diagonal of `gram`, without forming it; with other weights than the design's if these are given."""
+        if weights is not None:
+            return self.squared_norms_by_label(weights[:, None])[:, 0]
         if not sparse.issparse(self.X):
-            return np.maximum(np.einsum("i,ij,ij->j", weights, self.X, self.X), 0.0)
-        squares = weights @ self.X.multiply(self.X)
+            return np.maximum(np.einsum("i,ij,ij->j", self.weights, self.X, self.X), 0.0)
+        squares = self.weights @ self.X.multiply(self.X)
         return np.maximum(np.asarray(squares) - self.total_weight * self.shift**2, 0.0)
+
+    def squared_norms_by_label(self, weights):
+        """`squared_norms` (n_features, n_labels) for weights of rows (n_samples, n_labels), about the same mean."""
+        if self._transposed is None:
+            return np.maximum(np.einsum("ik,ij,ij->jk", weights, self.X, self.X, optimize=True), 0.0)
+        squared = self._transposed.copy()
+        squared.data = np.square(squared.data)
+        squares = sparse_products.multiply(squared, weights, n_jobs=self._n_jobs)
+        if self.is_shifted:
+            along = sparse_products.multiply(self._transposed, weights, n_jobs=self._n_jobs)
+            squares += self.shift[:, None] * (np.outer(self.shift, weights.sum(axis=0)) - 2 * along)
+        return np.maximum(squares, 0.0)
 
     def _make_gram(self, X, shift):
         if not sparse.issparse(X):

@@ -3,6 +3,8 @@
 Knows nothing of labels but that each may have a curvature of its own.
 """
 
+from copy import copy
+
 import numpy as np
 from scipy import linalg, sparse
 
@@ -52,25 +54,34 @@ class CoefficientMetric:
         matrix[np.diag_indices_from(matrix)] += alpha
         self._scale = _scale_to_ones(matrix)
         self._factor = _factor(matrix, np.finfo(design.X.dtype).eps)
-        self._inverse = _inverse(self._factor[0], self._scale)
-        self._inverse_behind = reciprocals(curvature * behind + alpha)[:, None]
+        self._inverse = _inverse(self._factor[0])
+        self._scale_behind = np.sqrt(reciprocals(curvature * behind + alpha))[:, None]
+
+    def with_diagonals(self, diagonals):
+        """The metric whose matrix for each label has the correlations of this one, and these diagonals of its own.
+
+        Diagonals (n_features, n_labels) are positive.
+        """
+        other = copy(self)
+        scale = np.sqrt(reciprocals(diagonals))
+        other._scale, other._scale_behind = scale[: len(self._scale)], scale[len(self._scale) :]
+        return other
 
     def solve(self, gradient):
         """Solution for a right-hand side (n_features, n_labels)."""
         n_leading = len(self._scale)
-        leading = self._solve_leading(gradient[:n_leading])
+        leading = self._scale * self._solve_correlations(self._scale * gradient[:n_leading])
         if n_leading == len(gradient):
             return leading
-        return np.concatenate([leading, self._inverse_behind * gradient[n_leading:]])
+        return np.concatenate([leading, self._scale_behind**2 * gradient[n_leading:]])
 
-    def _solve_leading(self, gradient):
+    def _solve_correlations(self, scaled):
         if self._inverse is not None:
-            return self._inverse @ gradient
+            return self._inverse @ scaled
         cholesky, vectors, inverse_values = self._factor
-        scaled = self._scale * gradient
         if cholesky is not None:
-            return self._scale * linalg.cho_solve(cholesky, scaled, check_finite=False)
-        return self._scale * (vectors @ (inverse_values[:, None] * (vectors.T @ scaled)))
+            return linalg.cho_solve(cholesky, scaled, check_finite=False)
+        return vectors @ (inverse_values[:, None] * (vectors.T @ scaled))
 
 
 class LabelMetric:
@@ -87,10 +98,10 @@ class LabelMetric:
             matrix = design.gram_with(own)
             matrix[np.diag_indices_from(matrix)] += alpha
             scale = _scale_to_ones(matrix)
-            found = _inverse(_factor(matrix, np.finfo(design.X.dtype).eps)[0], scale)
+            found = _inverse(_factor(matrix, np.finfo(design.X.dtype).eps)[0])
             if found is None:
                 return None
-            inverse[:] = found
+            inverse[:] = scale * found * scale.T
         return cls(inverses)
 
     @staticmethod
@@ -113,6 +124,12 @@ class DiagonalMetric:
             squares = design.squared_norms()
         check_squares(squares, design)
         self._inverse = reciprocals(np.outer(squares, curvature) + alpha)
+
+    def with_diagonals(self, diagonals):
+        """The metric of these diagonals (n_features, n_labels)."""
+        other = copy(self)
+        other._inverse = reciprocals(diagonals)
+        return other
 
     def solve(self, gradient):
         """Solution for a right-hand side (n_features, n_labels)."""
@@ -162,11 +179,11 @@ def _factor(matrix, eps):
     return None, vectors[:, kept], 1.0 / values[kept]
 
 
-def _inverse(cholesky, scale):
-    """The inverse of a matrix by its Cholesky factor, scaled from both sides; None where that is unsafe or useless."""
-    if cholesky is None or len(scale) > MAX_INVERTED or np.diag(cholesky[0]).min(initial=1.0) < MIN_PIVOT:
+def _inverse(cholesky):
+    """The inverse of a matrix with a diagonal of ones by its Cholesky factor; None where that is unsafe or useless."""
+    if cholesky is None or len(cholesky[0]) > MAX_INVERTED or np.diag(cholesky[0]).min(initial=1.0) < MIN_PIVOT:
         return None
     inverse, _ = linalg.lapack.dpotri(cholesky[0], lower=cholesky[1])
     inverse = np.tril(inverse)
     inverse += np.tril(inverse, -1).T
-    return scale * inverse * scale.T
+    return inverse

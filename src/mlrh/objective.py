@@ -255,42 +255,52 @@ class Objective:
         """The function that solves with curvature * (gram (x) I) plus the ridges.
 
         Without a curvature it is the typical one, with as much of gram as is worth its price; where that is only the
-        diagonal because X is sparse, each label's own, which a diagonal has for free. If the parameters `at` which a
-        solver starts know of the data, it is the curvature there, row by row.
+        diagonal because X is sparse, each label's own, which a diagonal has for free. At parameters that know of the
+        data, it is the curvature there, row by row, as far as that is worth its price.
         """
-        if at is not None and (found := self._metric_at(at)) is not None:
-            return found
-        own, typical = self._own_curvatures(), self.typical_curvature()
-        if curvature is not None:
-            own, typical = np.full(self.n_labels, curvature), curvature
-        is_free, n_leading = curvature is None and self.alpha > 0, None
-        # The recurrence and its adjoint take 2 to 3 operations for each size, as do listed sets.
-        if is_free and diagonal_pays(self.design, 2.5 * self.space.n_biases):
-            typical = own
-        elif is_free:
-            n_leading = self.design.n_leading
-        coefficients = coefficient_metric(self.design, curvature=typical, alpha=self.alpha, n_leading=n_leading)
+        if at is not None and self.alpha > 0 and self.split(at)[0].any():
+            return self._metric_at(at)
+        if curvature is None:
+            return self._solver(self._usual_metric, self.design.total_weight * self._own_curvatures())
+        own = np.full(self.n_labels, curvature)
+        coefficients = coefficient_metric(self.design, curvature=curvature, alpha=self.alpha)
         return self._solver(coefficients, self.design.total_weight * own)
 
-    def _metric_at(self, parameters):
-        """The metric by the curvature of every row at the parameters; None where that has nothing to tell, or no use.
+    @property
+    def renews_cheaply(self):
+        """Whether a metric at other parameters costs no more than a few evaluations."""
+        return self.alpha > 0 and sparse.issparse(self.design.X)
 
-        Of dense features only: the metric of sparse ones has to be cheap.
+    @cached_property
+    def _usual_metric(self):
+        """The metric of coefficients at the start."""
+        typical, n_leading = self.typical_curvature(), None
+        # The recurrence and its adjoint take 2 to 3 operations for each size, as do listed sets.
+        if self.alpha > 0 and diagonal_pays(self.design, 2.5 * self.space.n_biases):
+            typical = self._own_curvatures()
+        elif self.alpha > 0:
+            n_leading = self.design.n_leading
+        return coefficient_metric(self.design, curvature=typical, alpha=self.alpha, n_leading=n_leading)
+
+    def _metric_at(self, parameters):
+        """The metric by the curvature of every row at the parameters.
+
+        Dense features have a matrix for each label, or one for all; sparse ones the correlations of the usual metric,
+        and diagonals of their own.
         """
-        if self.alpha == 0 or sparse.issparse(self.design.X) or self.design.n_features > MAX_FACTORED:
-            return None
-        if not self.split(parameters)[0].any():
-            return None
-        # Where a label is a surprise its curvature will grow.
         _, _, variances, misfit, _ = self.with_curvatures(parameters)
-        curvatures = np.asarray(variances + misfit, np.float64)
-        coefficients = None
+        curvatures = np.asarray(variances + misfit, np.float64)  # where a label is a surprise its curvature will grow
+        return self._solver(self._coefficients_with(curvatures), curvatures.sum(axis=0))
+
+    def _coefficients_with(self, curvatures):
+        if sparse.issparse(self.design.X) or self.design.n_features > MAX_FACTORED:
+            return self._usual_metric.with_diagonals(self.design.squared_norms_by_label(curvatures) + self.alpha)
         if LabelMetric.pays(self.design, self.n_labels):
-            coefficients = LabelMetric.at(self.design, curvatures=curvatures, alpha=self.alpha)
-        if coefficients is None:
-            options = {"alpha": self.alpha, "n_leading": self.design.n_leading, "rows": curvatures.mean(axis=1)}
-            coefficients = CoefficientMetric(self.design, curvature=1.0, **options)
-        return self._solver(coefficients, curvatures.sum(axis=0))
+            own = LabelMetric.at(self.design, curvatures=curvatures, alpha=self.alpha)
+            if own is not None:
+                return own
+        options = {"alpha": self.alpha, "n_leading": self.design.n_leading, "rows": curvatures.mean(axis=1)}
+        return CoefficientMetric(self.design, curvature=1.0, **options)
 
     def _solver(self, coefficients, of_intercept):
         """The function that solves with a metric of coefficients and the curvatures of the intercept (n_labels,)."""

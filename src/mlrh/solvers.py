@@ -8,7 +8,7 @@ far below the typical one, as it is near separable data. None of them increases 
 error.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -18,6 +18,7 @@ from mlrh.quasi_newton import Memory
 MEMORY = 5  # pairs of steps and gradient changes that lbfgs keeps
 SHORT = 0.4  # of the step that lbfgs proposes: taking less casts doubt on separate memories
 MAX_DOUBTS = 1.5  # two short steps in a row are more, single ones less; beyond, one memory serves all labels
+FIRST_WAIT = 25  # iterations with one memory until separate ones are tried again, the next time 2.5 times as many
 MAX_PRODUCTS = 30  # with the Hessian, to check that a claim of convergence is true
 MAX_INNER = 200  # products with the Hessian in one step of newton_cg
 PATIENCE = 100  # iterations in a row that gain no more than rounding error, in value and gradient, to give up after
@@ -76,39 +77,61 @@ def lbfgs(objective, start, *, tol, max_iter, report=None):
     """Limited-memory BFGS whose initial inverse Hessian is the metric of the stopping rule, scaled.
 
     Equivalent to L-BFGS after a change of variables that makes the metric the identity, without forming its root. It
-    remembers per label where the objective says that labels are loosely coupled, until steps have to be cut short. Its
-    own estimate of the decrease left is that of its quadratic model, or the decreases of the last two iterations if
-    they were larger.
+    remembers per label where the objective says that labels are loosely coupled, until steps have to be cut short. That
+    is tried again nearer to the optimum, with the metric there, where a metric is cheap. Its own estimate of the
+    decrease left is that of its quadratic model, or the decreases of the last two iterations if they were larger.
     """
-    solve = objective.metric(at=start)
-    memory = Memory(len(start), size=MEMORY, n_blocks=objective.n_blocks())
-    doubts = 0.0
+    run = _Lbfgs(objective, start)
+    # Checked with the metric alone: what the memory holds hides the flat directions that it has not seen.
+    return iterate(objective, run.begin, run.propose, run.move, run.solve, tol=tol, max_iter=max_iter, report=report)
 
-    def propose(state, history):
-        direction = memory.direction(state.gradient, state.solved)
+
+class _Lbfgs:
+    """What lbfgs knows from one iteration to the next: the metric, the memory, and doubts in separate memories."""
+
+    def __init__(self, objective, start):
+        self._objective, self._metric = objective, objective.metric(at=start)
+        self._n_iter, self._renewal, self._wait = 0, np.inf, FIRST_WAIT
+        self._begin_anew(len(start))
+        self.begin = _arrive(objective, start, self.solve)
+
+    def _begin_anew(self, n_parameters):
+        self._memory, self._doubts = Memory(n_parameters, size=MEMORY, n_blocks=self._objective.n_blocks()), 0.0
+
+    def solve(self, gradient):
+        return self._metric(gradient)
+
+    def propose(self, state, history):
+        direction = self._memory.direction(state.gradient, state.solved)
         decrease = history[-3:][0] - history[-1]
-        seen = decrease if decrease > objective.rounding_error(state.value) else 0.0
+        seen = decrease if decrease > self._objective.rounding_error(state.value) else 0.0
         return direction, max(-0.5 * float(state.gradient @ direction), seen)
 
-    def move(state, direction):
-        nonlocal memory, doubts
-        following = _line_search(objective, state, direction, solve)
+    def move(self, state, direction):
+        following = _line_search(self._objective, state, direction, self.solve)
         if following is None:
-            memory.forget()
-            following = _line_search(objective, state, -state.solved, solve)
+            self._memory.forget()
+            following = _line_search(self._objective, state, -state.solved, self.solve)
         if following is None:
             return None
+        self._n_iter += 1
+        if self._n_iter >= self._renewal:
+            return self._renewed(following)
         step = following.parameters - state.parameters
-        is_short = len(memory) > 0 and step @ step < SHORT**2 * (direction @ direction)
-        doubts = 0.7 * doubts + is_short
-        if memory.n_blocks > 1 and doubts > MAX_DOUBTS:
-            memory = Memory(len(start), size=MEMORY)
-        memory.add(step, following.gradient - state.gradient, following.solved - state.solved)
+        is_short = len(self._memory) > 0 and step @ step < SHORT**2 * (direction @ direction)
+        self._doubts = 0.7 * self._doubts + is_short
+        if self._memory.n_blocks > 1 and self._doubts > MAX_DOUBTS:
+            self._memory = Memory(len(step), size=MEMORY)
+            self._renewal = self._n_iter + self._wait if self._objective.renews_cheaply else np.inf
+        self._memory.add(step, following.gradient - state.gradient, following.solved - state.solved)
         return following
 
-    # Checked with the metric alone: what the memory holds hides the flat directions that it has not seen.
-    begin = _arrive(objective, start, solve)
-    return iterate(objective, begin, propose, move, solve, tol=tol, max_iter=max_iter, report=report)
+    def _renewed(self, state):
+        """The state by the metric at its parameters, with nothing remembered of the way there."""
+        self._renewal, self._wait = np.inf, 2.5 * self._wait
+        self._metric = self._objective.metric(at=state.parameters)
+        self._begin_anew(len(state.parameters))
+        return replace(state, solved=self.solve(state.gradient))
 
 
 def newton_cg(objective, start, *, tol, max_iter, report=None):
