@@ -118,6 +118,9 @@ class _Lbfgs:
         if self._n_iter >= self._renewal:
             return self._renewed(following)
         step = following.parameters - state.parameters
+        if following.value >= state.value and following.left > 0.5 * state.left:
+            self._memory.forget()  # at the end rounding rules: what is remembered of such steps leads nowhere
+            return following
         is_short = len(self._memory) > 0 and step @ step < SHORT**2 * (direction @ direction)
         self._doubts = 0.7 * self._doubts + is_short
         if self._memory.n_blocks > 1 and self._doubts > MAX_DOUBTS:
