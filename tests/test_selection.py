@@ -51,6 +51,23 @@ def test_a_kernel_and_its_gamma_are_chosen_as_by_a_grid_search():
     np.testing.assert_array_equal(ours.predict_proba(X), fitted.predict_proba(X))
 
 
+def test_the_share_of_the_l1_penalty_is_chosen_as_by_a_grid_search():
+    ratios = [0.0, 0.5, 1.0]
+    ours = MLRHClassifierCV(Cs=CS, l1_ratios=ratios, cv=FOLDS, scoring="log_prob", tol=1e-9).fit(X, Y)
+    grid = {"C": CS, "l1_ratio": ratios}
+    theirs = GridSearchCV(MLRHClassifier(tol=1e-9), grid, cv=FOLDS, scoring=log_prob).fit(X, Y)
+    assert (ours.C_, ours.l1_ratio_) == (theirs.best_params_["C"], theirs.best_params_["l1_ratio"])
+    assert ours.scores_.shape == (3, 3, len(CS))
+    np.testing.assert_allclose(ours.best_score_, theirs.best_score_, atol=1e-5)
+    np.testing.assert_allclose(ours.coef_, theirs.best_estimator_.coef_, atol=1e-6)
+
+
+def test_without_a_choice_the_share_of_the_l1_penalty_is_the_one_given():
+    model = MLRHClassifierCV(Cs=CS, l1_ratio=0.5, cv=FOLDS).fit(X, Y)
+    assert model.l1_ratio_ == 0.5
+    assert model.scores_.shape == (3, len(CS))
+
+
 def test_a_precomputed_kernel_is_cut_to_the_folds():
     ours = KernelMLRHClassifierCV(Cs=CS, kernel="precomputed", cv=FOLDS).fit(X @ X.T, Y)
     linear = KernelMLRHClassifierCV(Cs=CS, kernel="linear", cv=FOLDS).fit(X, Y)
@@ -229,6 +246,9 @@ def test_a_saved_model_predicts_as_before_and_knows_its_choice(model, tmp_path):
         (MLRHClassifierCV(Cs=[1.0, 0.0]), "Cs must be a positive integer or positive numbers"),
         (MLRHClassifierCV(Cs=[1.0, np.nan]), "Cs must be a positive integer or positive numbers"),
         (MLRHClassifierCV(Cs=["a"]), "Cs must be a positive integer or positive numbers"),
+        (MLRHClassifierCV(l1_ratios=[]), "l1_ratios must be numbers from 0 to 1, at least one; got"),
+        (MLRHClassifierCV(l1_ratios=[0.5, 1.5]), "l1_ratios must be numbers from 0 to 1"),
+        (MLRHClassifierCV(l1_ratios=["a"]), "l1_ratios must be numbers from 0 to 1"),
         (KernelMLRHClassifierCV(gammas=[np.inf]), "gammas must hold finite numbers"),
         (MLRHClassifierCV(Cs=0), "The 'Cs' parameter of MLRHClassifierCV must be"),
         (MLRHClassifierCV(scoring="beauty"), "The 'scoring' parameter of MLRHClassifierCV must be"),

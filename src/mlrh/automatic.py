@@ -221,7 +221,6 @@ class _Path:
             X,
             _targets(data.Y),
             Cs=self.candidate.Cs,
-            gammas=(None,),
             splits=[(train, held_out)],
             scorers=[_Scorer(self.decision)],
         )

@@ -1,4 +1,4 @@
-"""C and gamma of the classifiers by cross validation, over a whole path of C at once.
+"""C and other settings of the classifiers by cross validation, over a whole path of C at once.
 
 What doesn't depend on C is done once per fold: for a kernel that is the factorisation of its matrix. Fits go from
 strong to weak penalties, each from the solution before.
@@ -15,49 +15,49 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import _safe_indexing
 
 
-def validation_scores(estimator, X, y, *, Cs, gammas, splits, scorers, sample_weight=None, n_jobs=None) -> np.ndarray:
-    """Scores of held-out rows, (n_scorers, n_folds, n_gammas, n_Cs).
+def validation_scores(
+    estimator, X, y, *, Cs, splits, scorers, settings=({},), sample_weight=None, n_jobs=None
+) -> np.ndarray:
+    """Scores of held-out rows, (n_scorers, n_folds, n_settings, n_Cs).
 
     Parameters
     ----------
     estimator : MLRHClassifier or KernelMLRHClassifier, not fitted here
     X, y : training rows, as for its fit
     Cs : ascending sequence of floats
-    gammas : sequence of values for gamma; (None,) leaves the estimator as it is
     splits : list of (training indices, validation indices)
     scorers : sequence of functions (fitted estimator, X, y) -> float, higher is better
+    settings : sequence of parameters to set beside C, as dictionaries
     sample_weight : array of shape (n_samples,), optional
         For the fits, and for the scorers that take an argument of that name. Rows of weight 0 are left out; where a
         fold holds out no others, its scores are NaN.
-    n_jobs : processes over folds and gammas
+    n_jobs : processes over folds and settings
     """
-    tasks = [(train, held_out, gamma) for train, held_out in splits for gamma in gammas]
+    tasks = [(train, held_out, setting) for train, held_out in splits for setting in settings]
     paths = Parallel(n_jobs=n_jobs)(
-        delayed(_path_scores)(estimator, (X, y, sample_weight), train, held_out, gamma, Cs, scorers)
-        for train, held_out, gamma in tasks
+        delayed(_path_scores)(estimator, (X, y, sample_weight), train, held_out, setting, Cs, scorers)
+        for train, held_out, setting in tasks
     )
-    scores = np.array(paths, dtype=np.float64).reshape(len(splits), len(gammas), len(Cs), len(scorers))
+    scores = np.array(paths, dtype=np.float64).reshape(len(splits), len(settings), len(Cs), len(scorers))
     return np.moveaxis(scores, -1, 0)
 
 
 def best_index(scores, *, decimals=None) -> tuple[int, int]:
-    """Indices of gamma and C with the best mean over folds of scores (n_folds, n_gammas, n_Cs).
+    """Indices of setting and C with the best mean over folds of scores (n_folds, n_settings, n_Cs).
 
-    Among equals the smallest C and then the first gamma; with decimals, means equal to so many are equal. A mean that
+    Among equals the smallest C and then the first setting; with decimals, means equal to so many are equal. A mean that
     isn't a number counts as the worst.
     """
     mean = scores.mean(axis=0) if decimals is None else np.round(scores.mean(axis=0), decimals)
     mean = np.where(np.isnan(mean), -np.inf, mean)
-    C_index, gamma_index = np.unravel_index(np.argmax(mean.T), mean.T.shape)
-    return int(gamma_index), int(C_index)
+    C_index, setting_index = np.unravel_index(np.argmax(mean.T), mean.T.shape)
+    return int(setting_index), int(C_index)
 
 
-def _path_scores(estimator, rows, train, held_out, gamma, Cs, scorers):
-    """Scores (n_Cs, n_scorers) of one fold at one gamma; rows are X, y and their weights or None."""
+def _path_scores(estimator, rows, train, held_out, setting, Cs, scorers):
+    """Scores (n_Cs, n_scorers) of one fold at one setting; rows are X, y and their weights or None."""
     X, y, weights = rows
-    model = clone(estimator)
-    if gamma is not None:
-        model.set_params(gamma=gamma)
+    model = clone(estimator).set_params(**setting)
     if weights is not None:
         train, held_out = (np.asarray(part)[weights[part] > 0] for part in (train, held_out))
     if len(held_out) == 0:

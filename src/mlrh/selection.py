@@ -62,10 +62,10 @@ class _Chosen(MLRHBase):
     n_jobs: int | None
 
     @abstractmethod
-    def _gammas(self) -> Sequence: ...
+    def _settings(self) -> Sequence[dict]: ...
 
     @abstractmethod
-    def _keep_scores(self, scores, gamma): ...
+    def _keep_scores(self, scores, setting): ...
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None) -> Self:
@@ -73,27 +73,26 @@ class _Chosen(MLRHBase):
 
         Weights count in every fit and in every score. Callbacks hear of the fit to all rows.
         """
-        Cs, gammas = _grid(self.Cs), list(self._gammas())
+        Cs, settings = _grid(self.Cs), self._settings()
         X, y = indexable(X, y)
         form, Y = targets.encode(y, partly_known=True)
         targets.check_same_length(X, Y)
         _check_scoring(self.scoring, form, Y)
         y = np.asarray(y).ravel() if form.is_one_class_per_row else y
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, Y, ensure_non_negative=True)
-        scores = self._scores_of_folds((X, y, weights), Cs, gammas, _splits(self.cv, form, y, Y))
-        gamma, C = best_index(scores, decimals=DECIMALS)
-        chosen = {} if gammas[gamma] is None else {"gamma": gammas[gamma]}
-        fitted = self._with_C(Cs[C], **chosen).set_callbacks(*getattr(self, "_skl_callbacks", ()))
+        scores = self._scores_of_folds((X, y, weights), Cs, settings, _splits(self.cv, form, y, Y))
+        setting, C = best_index(scores, decimals=DECIMALS)
+        fitted = self._with_C(Cs[C], **settings[setting]).set_callbacks(*getattr(self, "_skl_callbacks", ()))
         fitted.fit(X, y, sample_weight)
         self._take_over(fitted)
-        self.Cs_, self.C_, self.best_score_ = np.array(Cs), Cs[C], float(scores[:, gamma, C].mean())
-        self._keep_scores(scores, gammas[gamma])
+        self.Cs_, self.C_, self.best_score_ = np.array(Cs), Cs[C], float(scores[:, setting, C].mean())
+        self._keep_scores(scores, settings[setting])
         return self
 
-    def _scores_of_folds(self, rows, Cs, gammas, splits):
-        """Scores (n_folds, n_gammas, n_Cs) of the folds that have any."""
+    def _scores_of_folds(self, rows, Cs, settings, splits):
+        """Scores (n_folds, n_settings, n_Cs) of the folds that have any."""
         X, y, weights = rows
-        options = {"Cs": Cs, "gammas": gammas, "splits": splits, "scorers": [_scorer(self.scoring)]}
+        options = {"Cs": Cs, "settings": settings, "splits": splits, "scorers": [_scorer(self.scoring)]}
         model = self._with_C(1.0)
         try:
             scores = validation_scores(model, X, y, sample_weight=weights, n_jobs=self.n_jobs, **options)[0]
@@ -114,13 +113,13 @@ class _Chosen(MLRHBase):
     def _with_C(self, C, **changes):
         """The classifier that is chosen among, not fitted."""
         parameters = self.get_params(deep=False)
-        for name in ("Cs", "cv", "scoring", "gammas"):
+        for name in ("Cs", "cv", "scoring", "gammas", "l1_ratios"):
             parameters.pop(name, None)
         return self._CLASSIFIER(**{**parameters, **changes, "C": C})
 
 
 class MLRHClassifierCV(_Chosen, MLRHClassifier):
-    """MLRHClassifier with C chosen by cross validation.
+    """MLRHClassifier with C, and l1_ratio if asked for, chosen by cross validation.
 
     Each fold is fitted along the whole path of C, from strong to weak penalties and each from the solution before (but
     where y holds NaN, each anew). The mean score over the folds decides; among equals the strongest penalty. The fit to
@@ -138,6 +137,8 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
         weights if it has an argument sample_weight.
     n_jobs : int, default=None
         Processes over folds in fit, as in joblib; threads over rows in predictions, as for MLRHClassifier.
+    l1_ratios : sequence of floats, default=None
+        Values of l1_ratio to try; None leaves it at `l1_ratio`. Among equals the strongest penalty, then the first.
     label_space, min_labels, max_labels, size_bias, l1_ratio, fit_intercept, solver, mm_step, tol, max_iter
         See MLRHClassifier.
     decision, answer_sizes, verbose
@@ -145,10 +146,10 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
 
     Attributes
     ----------
-    C_ : float
+    C_, l1_ratio_ : float
     Cs_ : array of shape (n_Cs,)
         In ascending order.
-    scores_ : array of shape (n_folds, n_Cs)
+    scores_ : array of shape (n_folds, n_Cs), with l1_ratios (n_folds, n_l1_ratios, n_Cs)
     best_score_ : float
         Mean of scores_ at C_; somewhat optimistic, as it is the best of several.
     coef_, intercept_ and all others
@@ -165,12 +166,17 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
     """
 
     _CLASSIFIER = MLRHClassifier
-    _parameter_constraints: dict = {**MLRHClassifier._parameter_constraints, **_PARAMETERS}
+    _parameter_constraints: dict = {
+        **MLRHClassifier._parameter_constraints,
+        **_PARAMETERS,
+        "l1_ratios": ["array-like", None],
+    }
 
     def __init__(
         self,
         *,
         Cs=10,
+        l1_ratios=None,
         cv=None,
         scoring=None,
         label_space="cardinality",
@@ -189,6 +195,7 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
         verbose=0,
     ):
         self.Cs = Cs
+        self.l1_ratios = l1_ratios
         self.cv = cv
         self.scoring = scoring
         self.label_space = label_space
@@ -206,11 +213,18 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def _gammas(self):
-        return (None,)
+    def _settings(self):
+        if self.l1_ratios is None:
+            return [{"l1_ratio": self.l1_ratio}]
+        ratios = np.asarray(self.l1_ratios)
+        is_list = ratios.ndim == 1 and len(ratios) > 0 and ratios.dtype.kind in "iuf"
+        if not is_list or not ((ratios >= 0) & (ratios <= 1)).all():
+            raise ValueError(f"l1_ratios must be numbers from 0 to 1, at least one; got {self.l1_ratios!r}.")
+        return [{"l1_ratio": float(ratio)} for ratio in ratios]
 
-    def _keep_scores(self, scores, gamma):
-        self.scores_ = scores[:, 0]
+    def _keep_scores(self, scores, setting):
+        self.scores_ = scores[:, 0] if self.l1_ratios is None else scores
+        self.l1_ratio_ = setting["l1_ratio"]
 
 
 class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
@@ -308,17 +322,17 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def _gammas(self):
+    def _settings(self):
         gammas = list(self.gammas)
         for gamma in gammas:
             if gamma not in ("scale", "auto") and not (isinstance(gamma, Real) and 0 <= float(gamma) < np.inf):
                 raise ValueError(f"gammas must hold finite numbers of at least 0, 'scale' or 'auto'; got {gamma!r}.")
         if not gammas:
             raise ValueError("gammas must hold at least one value; got none.")
-        return gammas
+        return [{"gamma": gamma} for gamma in gammas]
 
-    def _keep_scores(self, scores, gamma):
-        self.scores_, self.gamma_ = scores, gamma
+    def _keep_scores(self, scores, setting):
+        self.scores_, self.gamma_ = scores, setting["gamma"]
 
 
 def _grid(Cs):

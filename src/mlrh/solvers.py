@@ -91,7 +91,7 @@ class _Lbfgs:
 
     def __init__(self, objective, start):
         self._objective, self._metric = objective, objective.metric(at=start)
-        self._n_iter, self._renewal, self._wait = 0, np.inf, FIRST_WAIT
+        self._n_iter, self._renewal, self._wait = 0, np.inf, float(FIRST_WAIT)
         self._begin_anew(len(start))
         self.begin = _arrive(objective, start, self.solve)
 

@@ -119,7 +119,7 @@ def _chosen_by_path(estimator, rows, grid, names):
         rows.X,
         rows.Y,
         Cs=grid["C"],
-        gammas=[gamma * rows.gamma_unit for gamma in gammas] if gammas else (None,),
+        settings=[{"gamma": gamma * rows.gamma_unit} for gamma in gammas] if gammas else ({},),
         splits=rows.inner,
         scorers=[_ExactMatch(name) for name in names],
     )
