@@ -4,25 +4,34 @@ Run by `torch_loss_gpu.py`.
 """
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from mlrh.torch import MLRHLoss, kernels, mlrh_loss
+from mlrh.torch import MLRHLoss, kernels, mlrh_loss, shortcuts
 
 DTYPES_CHECKED = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
 
 def check_all(only_uses=False):
     """Largest errors of loss (relative) and marginals (absolute) by case; ends where one is above rounding."""
-    print(f"{'case':34}{'loss':>10}{'marginals':>11}")
-    rows = []
-    for i, (name, *inputs) in enumerate([] if only_uses else cases()):
-        for dtype in DTYPES_CHECKED if i < 3 else [torch.float32]:
-            rows.append(check(f"{name} {str(dtype)[6:]}", inputs[0].to(dtype), *inputs[1:], both=i < 3))
+    print(f"{'case':40}{'loss':>10}{'marginals':>11}")
+    rows = [] if only_uses else check_kernels()
     rows += [check_public(f"MLRHLoss {reduction}", reduction) for reduction in ("none", "sum", "mean")]
     rows += [check_use(name, use) for name, use in uses().items()]
+    rows += [check_threads(), check_data_parallel()]
     worst = max(rows, key=lambda row: row["marginals"])
     print(f"{len(rows)} cases, worst marginal: {worst['case']}\n")
+    return rows
+
+
+def check_kernels(part=0, n_parts=1):
+    """Errors of the kernels by case, all labels known and then some unknown; of every n_parts-th case."""
+    rows = []
+    kinds = [(i, *case, dtype) for i, case in enumerate(cases()) for dtype in DTYPES_CHECKED[: 4 if i < 3 else 1]]
+    for i, name, scores, *sizes, dtype in kinds[part::n_parts]:
+        rows.append(check(f"{name} {str(dtype)[6:]}", scores.to(dtype), *sizes, both=i < 3))
+        rows.append(check_partial(f"{name} {str(dtype)[6:]}, NaN", scores.to(dtype), *sizes))
     return rows
 
 
@@ -75,6 +84,26 @@ def check(name, scores, min_labels, max_labels, *, both):
     return reported(row, 1e-10 if scores.dtype == torch.float64 else 2e-6)
 
 
+def check_partial(name, scores, min_labels, max_labels):
+    """Errors with NaN for a third of the targets, but in the first row for all and in the last for none."""
+    log_weights = torch.zeros(max_labels + 1, device="cuda")
+    log_weights[:min_labels] = -math.inf
+    dense, _ = draw_targets(*scores.shape, max_labels, min_labels)
+    hidden = torch.rand(scores.shape, device="cuda") < 1 / 3
+    hidden[0], hidden[-1] = True, False
+    targets = dense.masked_fill(hidden, math.nan).to(scores.dtype)
+    log_partition, marginals = reference(scores, log_weights)
+    agreeing, of_agreeing = reference_of_known(scores, targets, log_weights)
+    torch.full((4, *scores.shape), math.nan, device="cuda")
+    loss, grad = twice(name, scores, targets, log_weights, min_labels, False)
+    expected, exact = log_partition - agreeing, marginals - of_agreeing
+    row = {"case": name, "loss": ((loss - expected).abs() / (1 + expected.abs())).max().item()}
+    gap = (grad.double() - exact).abs()
+    if scores.dtype.itemsize < 4:
+        gap = (gap - exact.abs() * torch.finfo(scores.dtype).eps).clamp(min=0)
+    return reported(row | {"marginals": gap.max().item()}, 1e-10 if scores.dtype == torch.float64 else 2e-6)
+
+
 def check_public(name, reduction):
     """Errors of the module over two calls, the second of which takes its shortcut; both kinds of targets."""
     logits = (2 * torch.randn(5000, 700, device="cuda") - 5).requires_grad_()
@@ -103,7 +132,7 @@ def uses():
 
     def partly(logits, Y):
         hidden = torch.arange(Y.shape[1], device=Y.device) % 3 == 0
-        return mlrh_loss(logits, Y.masked_fill(hidden, math.nan), max_labels=4, reduction="sum", unobserved=True)
+        return mlrh_loss(logits, Y.masked_fill(hidden, math.nan), max_labels=4, reduction="sum")
 
     def compiled(logits, Y):
         return torch.compile(loss, fullgraph=True, backend="eager")(logits, Y)
@@ -136,6 +165,66 @@ def check_use(name, use):
     return reported(row, 5e-6)
 
 
+def check_threads(n_threads=8):
+    """Losses and gradients of batches of several shapes, by many threads at once on streams of their own."""
+    batches = [made(*shape) for shape in ((64, 300), (64, 301), (40, 9000), (64, 300)) for _ in range(4)]
+    loss = MLRHLoss(4, reduction="none")
+    expected = [loss_and_gradient(loss, *batch) for batch in batches]
+    torch.cuda.synchronize()
+
+    def run(batch):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            results = loss_and_gradient(loss, *batch)
+            torch.cuda.current_stream().synchronize()
+        return results
+
+    kernels._PLANS.clear()  # so that the threads make them
+    shortcuts._SHORTCUTS.clear()
+    with ThreadPoolExecutor(n_threads) as pool:
+        found = list(pool.map(run, batches))
+    return gaps_of("threads at once", found, expected)
+
+
+def check_data_parallel():
+    """Losses and gradients of a network with its loss in DataParallel over one GPU."""
+    logits, targets = made(64, 300)
+    network = LossOf(torch.nn.Linear(300, 300, device="cuda"))
+    parallel = torch.nn.DataParallel(network, device_ids=[0])
+    expected, found = (loss_and_gradient(module, logits, targets) for module in (network, parallel))
+    return gaps_of("DataParallel", [found], [expected])
+
+
+class LossOf(torch.nn.Module):
+    """A layer and its loss by row, as DataParallel takes them."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.loss = layer, MLRHLoss(4, reduction="none")
+
+    def forward(self, inputs, targets):
+        return self.loss(self.layer(inputs), targets)
+
+
+def made(n_rows, n_labels):
+    """Logits and targets with some labels unknown."""
+    targets, _ = draw_targets(n_rows, n_labels, 4)
+    hidden = torch.rand(targets.shape, device="cuda") < 0.1
+    return 2 * torch.randn(n_rows, n_labels, device="cuda") - 4, targets.masked_fill(hidden, math.nan)
+
+
+def loss_and_gradient(loss, logits, targets):
+    logits = logits.clone().requires_grad_()
+    losses = loss(logits, targets)
+    return losses.detach(), torch.autograd.grad(losses.mean(), logits)[0]
+
+
+def gaps_of(name, found, expected):
+    """Largest gaps of losses and of gradients over pairs of both; 0 is asked for."""
+    pairs = list(zip(found, expected, strict=True))
+    gaps = [max((one[i] - other[i]).abs().max().item() for one, other in pairs) for i in (0, 1)]
+    return reported({"case": name, "loss": gaps[0], "marginals": gaps[1]}, 1e-12)
+
+
 def derivatives(use, logits, dense, direction):
     """Loss, its gradient by backward twice over a kept graph, and the second derivative along a direction."""
     logits = logits.clone().requires_grad_()
@@ -148,7 +237,7 @@ def derivatives(use, logits, dense, direction):
 
 def reported(row, bound):
     """The row, printed; ends where an error is above the bound."""
-    print(f"{row['case']:34}{row['loss']:10.1e}{row['marginals']:11.1e}", flush=True)
+    print(f"{row['case']:40}{row['loss']:10.1e}{row['marginals']:11.1e}", flush=True)
     if not (row["loss"] < bound and row["marginals"] < bound):
         raise SystemExit(
             f"{row['case']}: the errors must be below {bound:g}; got {row['loss']:.1e} and {row['marginals']:.1e}."
@@ -179,10 +268,22 @@ def draw_targets(n_rows, n_labels, max_labels, min_labels=1):
     return dense[:, :n_labels].contiguous(), listed
 
 
+def reference_of_known(scores, targets, log_weights):
+    """Logarithms of the sums over all sets that agree with the targets (B,), and the marginals among these sets."""
+    free, fixed = targets.isnan(), targets == 1
+    sizes = torch.arange(len(log_weights), device=scores.device) + fixed.sum(1, keepdim=True)
+    padded = torch.nn.functional.pad(log_weights, (0, len(log_weights)), value=-math.inf)
+    log_partition, marginals = reference(scores.double().masked_fill(~free, -1e30), padded[sizes])
+    return log_partition + (fixed * scores.double()).sum(1), torch.where(free, marginals, fixed.double())
+
+
 def reference(scores, log_weights):
-    """Log-partition (B,) and marginals (B, K) in float64: products of polynomials in log space, and autograd."""
+    """Log-partition (B,) and marginals (B, K) in float64: products of polynomials in log space, and autograd.
+
+    The log-weights are for all rows (M + 1,) or for each (B, M + 1).
+    """
     scores = scores.detach().double().requires_grad_()
-    n_sizes = len(log_weights)
+    n_sizes = log_weights.shape[-1]
     never = torch.tensor(-1e30, dtype=torch.float64, device=scores.device)
     width = 1 << (scores.shape[1] - 1).bit_length()
     padded = torch.nn.functional.pad(scores, (0, width - scores.shape[1]), value=-1e30)

@@ -23,7 +23,7 @@ class Kernel:
         self.compiled = compiled
 
     def __getitem__(self, grid):
-        return lambda *arguments, num_warps: self.compiled
+        return lambda *arguments, **options: self.compiled
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def device(monkeypatch):
 
 
 def launched(compiled, *, keep=True):
-    launch = Launch(Kernel(compiled), 9, (1, 2.5, True), 4)
+    launch = Launch(Kernel(compiled), 9, (1, 2.5, True), {"num_warps": 4})
     launch.ordinary((torch.zeros(2),), keep)
     return launch
 

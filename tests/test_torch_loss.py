@@ -120,6 +120,14 @@ def test_unobserved_announced_without_any_changes_nothing():
     torch.testing.assert_close(loss, mlrh_loss(LOGITS, targets, max_labels=3), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("size_bias", [None, SIZE_BIAS])
+def test_unobserved_labels_need_no_announcement_where_nobody_may_look(size_bias, monkeypatch):
+    expected = mlrh_loss(LOGITS, PARTLY, max_labels=3, size_bias=size_bias, reduction="none")
+    monkeypatch.setattr("mlrh.torch.targets.can_look", lambda targets: False)
+    found = mlrh_loss(LOGITS, PARTLY, max_labels=3, size_bias=size_bias, reduction="none")
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
 def test_unobserved_labels_denied_make_the_loss_nan():
     assert mlrh_loss(LOGITS, PARTLY, max_labels=3, unobserved=False).isnan()
 

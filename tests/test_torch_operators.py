@@ -13,10 +13,18 @@ SETS = torch.tensor([[1.0, 0, 0, 1, 0], [0, 1, 0, 0, 0], [1, 1, 1, 0, 0]], dtype
 PARTLY = torch.tensor([[1.0, NAN, 0, NAN, NAN], [NAN] * 5, [1, 1, 1, 0, 0]], dtype=torch.float64)
 TARGETS = {
     "dense": (SETS, {}),
-    "unobserved": (PARTLY, {"unobserved": True}),
+    "unobserved": (PARTLY, {}),
+    "announced": (PARTLY, {"unobserved": True}),
+    "denied": (SETS, {"unobserved": False}),
     "indices": (torch.tensor([[0, 3, -1], [-1, 1, -1], [2, 1, 0]]), {"padding_index": -1}),
 }
 every_target = pytest.mark.parametrize("name", TARGETS)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled():
+    """No test uses up the number of compilations that the next one may need."""
+    torch._dynamo.reset()
 
 
 def inputs(scale=1.0):
@@ -134,7 +142,8 @@ def test_an_exported_loss_equals_the_original_at_another_batch_size():
     example = (torch.randn(4, 5), SETS[:1].float().repeat(4, 1))
     program = torch.export.export(loss, example, dynamic_shapes=({0: rows}, {0: rows}))
     logits, targets = torch.randn(9, 5), SETS[:1].float().repeat(9, 1)
-    torch.testing.assert_close(program.module()(logits, targets), loss(logits, targets), rtol=0, atol=0)
+    targets[3, 1:] = NAN
+    torch.testing.assert_close(program.module()(logits, targets), loss(logits, targets), rtol=0, atol=1e-6)
 
 
 def exported(n_labels, max_labels, dynamic_labels=None):
@@ -201,12 +210,15 @@ def test_the_way_to_a_derivative_along_a_direction_that_the_refusal_names_equals
 def test_operators_keep_the_rules_of_custom_operators(name):
     logits, size_bias = inputs()
     log_weights = size_bias.detach().clone().requires_grad_()
-    args = (logits, SETS, log_weights, 0, False, True, True)
+    args = (logits, SETS, log_weights, 0, False, True, False, True)
     saved = [x.detach() for x in torch.ops.mlrh.log_loss(*args)[1]]
     gradient = torch.ones(3, dtype=torch.float64)
     operator, args = {
         "log_loss": (torch.ops.mlrh.log_loss, args),
-        "marginals": (torch.ops.mlrh.log_loss_gradient, (logits, SETS, log_weights, saved, gradient, 0, False, True)),
+        "marginals": (
+            torch.ops.mlrh.log_loss_gradient,
+            (logits, SETS, log_weights, saved, gradient, 0, False, True, False),
+        ),
         "size_pmf": (torch.ops.mlrh.size_pmf, (logits, log_weights, saved, 0, True)),
     }[name]
     torch.library.opcheck(operator, args, test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))

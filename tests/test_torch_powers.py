@@ -132,5 +132,5 @@ def test_no_rows_have_empty_answers():
 def test_the_shapes_promised_to_the_compiler_are_those_that_come():
     scores = torch.randn(3, 600, requires_grad=True)
     log_weights = log_weights_of(0, 4).float().requires_grad_()
-    args = (scores, None, log_weights, 0, False, True, True)
+    args = (scores, None, log_weights, *operators.Options(0, False, biased=True, partial=False, keep=True))
     torch.library.opcheck(operators._log_loss, args, test_utils=("test_schema", "test_faketensor"))

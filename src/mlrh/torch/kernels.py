@@ -4,15 +4,21 @@ Rows longer than CHUNK labels are split into C chunks of equal length, each read
 launches (`moments` over chunks, `finish` over rows), a backward pass one (`gradient`). Between the passes stays one
 tensor of bytes, with these parts, M being max_labels and labels counted from the start of their chunk:
 
-    pmf         probabilities of the sizes (B, M + 1)
-    numbers     tilt (B,), coefficients (B, M): the polynomial that gives the marginal of a label with odds up to 1;
-                likely_marginals (B, C, LIKELY): those of labels with odds above 1
-    counts      n_done, the number of programs of `finish` that have ended, and 3 that fill up; sizes (B,) of the target
-                sets, M + 1 or more being too many; likely_counts (B, C); target_counts (B, C)
-    labels      likely_labels (B, C, LIKELY), target_labels (B, C, M)
+    pmf         probabilities of the sizes (B, M + 1), without targets only
+    numbers     tilt (B,), coefficients (B, M): the polynomial that gives the marginal of a label with odds up to 1
+    values      likely_values (B, C, LIKELY): marginal - target of labels with odds above 1
+    counts      sizes (B,) of the target sets, M + 1 where targets are to be read again, since they are too many or some
+                are unknown; target_counts (B, C), UNKNOWN more where some are; likely_counts (B, C)
+    labels      likely_labels (B, C, LIKELY), target_labels (B, C, M) of dense targets
 
-(target_counts and target_labels for dense targets only), and between the two launches one more, with tilts (B, C), sums
-(B, C, M), heavy_counts (B, C), heavy_scores and heavy_labels (B, C, HEAVY). The module knows nothing of autograd and
+and between the two launches one more, with n_done, the number of programs of `finish` that have ended, tilts (B, C),
+sums (B, C, M), heavy_counts (B, C), heavy_scores and heavy_labels (B, C, HEAVY).
+
+Dense targets of floating point may be NaN, for labels that are not known. Then there are two of all but the parts on
+targets: the second are of the sets that agree with the targets, by the scores of the free labels, those not known;
+second likely_labels take the place of target_labels, which are LIKELY apart then.
+
+The module knows nothing of autograd and
 needs Triton: import it only where that is there.
 """
 
@@ -43,7 +49,7 @@ def usable(scores, log_weights, min_labels, *, biased=True):
     return not biased or _distance_from_line(log_weights[min_labels:].tolist()) <= LARGEST_BIAS
 
 
-def forward(scores, targets, log_weights, min_labels, *, indices=None):
+def forward(scores, targets, log_weights, min_labels, *, indices=None, partial=True):
     """Losses (B,) and what `backward` needs of them.
 
     Parameters
@@ -52,40 +58,43 @@ def forward(scores, targets, log_weights, min_labels, *, indices=None):
     targets : tensor of shape (B, K) of 0 and 1, or (B, P) of labels padded with -1, or None for log Z alone
     log_weights : tensor of shape (M + 1,), -inf for sizes below min_labels
     indices : whether targets are labels; by default integers of another shape than the scores' are
+    partial : whether NaN in dense targets are labels that are not known, so that the sets that agree with the others
+        count; otherwise NaN make the loss NaN
 
     Returns
     -------
     loss : tensor of shape (B,): log Z - sum_{k in y} s_k - log_weights[|y|]; inf for a set of no admissible size
     saved : tensor of bytes
     """
-    return plan(scores, targets, log_weights, min_labels, indices).forward(scores, targets, log_weights)
+    return plan(scores, targets, log_weights, min_labels, indices, partial).forward(scores, targets, log_weights)
 
 
-def backward(scores, targets, log_weights, min_labels, saved, grad, *, indices=None):
+def backward(scores, targets, log_weights, min_labels, saved, grad, *, indices=None, partial=True):
     """Gradient (B, K) of sum_i grad_i loss_i in the type of the scores: grad_i (marginals_ik - y_ik)."""
-    return plan(scores, targets, log_weights, min_labels, indices).backward(scores, targets, saved, grad)
+    return plan(scores, targets, log_weights, min_labels, indices, partial).backward(scores, targets, saved, grad)
 
 
 def size_pmf(saved, scores, log_weights):
-    """Probabilities of the sizes 0, ..., M, shape (B, M + 1), from what `forward` saved of the scores."""
+    """Probabilities of the sizes 0, ..., M, shape (B, M + 1), from what `forward` saved of scores without targets."""
     shape, dtype = (scores.shape[0], len(log_weights)), COMPUTED_IN[scores.dtype]
     return saved[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
 
-def empty_saved(scores, targets, log_weights, *, indices=None):
+def empty_saved(scores, targets, log_weights, *, indices=None, partial=True):
     """A tensor of the size and type of what `forward` saves, for the same arguments."""
-    return scores.new_empty(Shape(scores, targets, log_weights, indices, CHUNK).n_saved, dtype=torch.uint8)
+    return scores.new_empty(Shape(scores, targets, log_weights, indices, partial, CHUNK).n_saved, dtype=torch.uint8)
 
 
-def plan(scores, targets, log_weights, min_labels, indices=None):
+def plan(scores, targets, log_weights, min_labels, indices=None, partial=True):
     """The `Plan` for tensors like these, kept from earlier calls; a kernel depends on all that the key holds."""
     kind = None if targets is None else (targets.dtype, targets.shape)
-    key = (scores.shape, scores.dtype, scores.device, kind, log_weights.shape, log_weights.dtype, min_labels, indices)
+    of_scores, of_sizes = (scores.shape, scores.dtype, scores.device), (log_weights.shape, log_weights.dtype)
+    key = (*of_scores, kind, *of_sizes, min_labels, indices, partial)
     found = _PLANS.get(key)
     if found is None or found.chunk != CHUNK:
         if len(_PLANS) >= 256:
             _PLANS.clear()
-        found = _PLANS[key] = Plan(Shape(scores, targets, log_weights, indices, CHUNK), min_labels)
+        found = _PLANS[key] = Plan(Shape(scores, targets, log_weights, indices, partial, CHUNK), min_labels)
     return found
 
 
@@ -119,9 +128,9 @@ class Plan:
 
     def _launch_forward(self, second, given, own, parts, way, option):
         scratch, losses, total = own
-        pmf, numbers, counts, labels = parts
+        pmf, numbers, values, counts, labels = parts
         way(self.moments, (*given, scratch, counts, labels), option)
-        way(second, (*given, scratch, losses, total, numbers, pmf, counts, labels), option)
+        way(second, (*given, scratch, losses, total, numbers, values, pmf, counts, labels), option)
 
     def backward(self, scores, targets, saved, grad, reduction="none"):
         """As the function `backward`; with a reduction, grad has one entry."""

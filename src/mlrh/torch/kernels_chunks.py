@@ -8,6 +8,11 @@ to a bound) enter through their power sums, sum x^i, which `kernels_rows` turns 
 import triton
 import triton.language as tl
 
+from mlrh.torch.kernels_layout import UNKNOWN, computable, in_header, in_scratch, in_targets
+from mlrh.torch.kernels_tilt import NO_LABEL, chunk_tilt, easy_tilt, exp, slope
+
+WITHOUT = tl.constexpr(1 << 16)  # above all words of 16 labels
+
 
 @triton.jit
 def moments(
@@ -29,14 +34,16 @@ def moments(
     ROWS: tl.constexpr,
     LABELS: tl.constexpr,
     DENSE: tl.constexpr,
+    PARTIAL: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """One program: chunk of `stride` labels in ROWS rows, read once into registers."""
-    tilts, sums, heavy_counts, heavy_scores, heavy_labels = in_scratch(scratch, n_rows, n_chunks, MAX_LABELS, HEAVY)
-    n_done, _, _, target_counts = in_counts(counts, n_rows, n_chunks)
+    """One program: chunk of `stride` labels in ROWS rows, read once into registers.
+
+    If PARTIAL, NaN in dense targets are labels that are not known; then a chunk with such labels is read once more.
+    """
     if tl.program_id(0) == 0:
-        tl.store(n_done, 0)
-    _, target_labels = in_labels(labels_of, n_rows, n_chunks, LIKELY)
+        tl.store(in_header(scratch), 0)
+    _, target_counts, target_labels = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)
     chunk = tl.program_id(0) % n_chunks
     rows = (tl.program_id(0) // n_chunks) * ROWS + tl.arange(0, ROWS)
     labels = tl.arange(0, LABELS)
@@ -47,58 +54,125 @@ def moments(
         there = labels >= 0
     offsets = (rows.to(tl.int64) * n_labels + chunk * stride)[:, None] + labels[None, :]
     inside = known[:, None] & there[None, :]
+    read = tl.load(scores + offsets, mask=inside, other=0, eviction_policy="evict_last")  # waited for after the targets
     if DENSE:
-        present = tl.load(targets + offsets, mask=inside, other=0, eviction_policy="evict_first") != 0
-        _list_targets(present, cells, known, target_counts, target_labels, MAX_LABELS, ROWS, LABELS)
-    tile = tl.load(scores + offsets, mask=inside, other=0, eviction_policy="evict_last").to(sums.dtype.element_ty)
+        given = tl.load(targets + offsets, mask=inside, other=0, eviction_policy="evict_first")
+        count, unknown = _list_targets(
+            given, cells, known, target_counts, target_labels, MAX_LABELS, LIKELY, ROWS, LABELS, PARTIAL
+        )
+    tile = read.to(scratch.dtype.element_ty)
     if not FULL:
         tile = tl.where(there[None, :], tile, float("-inf"))
     n_there = tl.minimum(stride, n_labels - chunk * stride)
-    tilt, top = _chunk_tilt(tile, n_there, slope(log_weights, min_labels, MAX_LABELS), min_labels, MAX_LABELS)
-    # A chunk of so few labels lists them all and leaves the tilt to the others.
-    idle = (n_chunks > 1) & (n_there <= min_labels)
-    tl.store(tilts + cells, tl.where(idle, float("inf"), tilt), mask=known)
-    count = (cells * 0).to(tl.int32)
-    if tl.max(top + tilt, axis=0) > log_bound:
-        heavy = tile + tilt[:, None] > log_bound
-        row_scores = scores + rows.to(tl.int64) * n_labels + chunk * stride
-        count = _list_heavy(heavy, row_scores, cells, known, heavy_scores, heavy_labels, HEAVY, ROWS, LABELS)
-        tile = tl.where(heavy, float("-inf"), tile)
-    tl.store(heavy_counts + cells, count.to(heavy_counts.dtype.element_ty), mask=known)
-    _store_sums(exp(tile + tilt[:, None]), sums + cells * MAX_LABELS, known, MAX_LABELS)
+    row_scores = scores + rows.to(tl.int64) * n_labels + chunk * stride
+    origin = slope(log_weights, min_labels, MAX_LABELS)
+    _store_moments(
+        tile, n_there, origin, min_labels, MAX_LABELS, row_scores, cells, known, log_bound, scratch, 0, n_rows,
+        n_chunks, MAX_LABELS, HEAVY, ROWS, LABELS,
+    )  # fmt: skip
+    if PARTIAL:  # noqa: SIM102, a constant: otherwise what follows is not compiled
+        if unknown:
+            free = computable(tl.load(targets + offsets, mask=inside, other=0))
+            free = free != free
+            again = tl.load(scores + offsets, mask=inside, other=0).to(scratch.dtype.element_ty)
+            n_free = tl.sum(free.to(tl.int32), axis=1)
+            again = tl.where(free, again, tl.where(n_free == 0, 0.0, float("-inf"))[:, None])
+            highest = tl.maximum((MAX_LABELS - count).to(tl.float32), NO_LABEL)
+            _store_moments(
+                again, n_free, origin, tl.maximum(min_labels - count, 0), highest, row_scores, cells, known,
+                log_bound, scratch, 1, n_rows, n_chunks, MAX_LABELS, HEAVY, ROWS, LABELS,
+            )  # fmt: skip
 
 
 @triton.jit
-def _store_sums(odds, sums, known, MAX_LABELS: tl.constexpr):
-    """Write the sums of the first MAX_LABELS powers, each the product of two powers of half the height."""
-    tl.store(sums, tl.sum(odds, axis=1), mask=known)
-    half = odds
+def _store_moments(
+    tile, n_there, origin, lowest, highest, row_scores, cells, known, log_bound, scratch, part, n_rows, n_chunks,
+    MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, ROWS: tl.constexpr, LABELS: tl.constexpr,
+):  # fmt: skip
+    """Write tilts, power sums and heavy labels of n_there labels, of which `lowest` to `highest` are wanted.
+
+    Where no label is heavy, one exponential of a label serves the choice of the tilt and the sums. That is the rule for
+    small sets; for others the registers that it takes cost more.
+    """
+    tilts, sums, heavy_counts, heavy_scores, heavy_labels = in_scratch(
+        scratch, part, n_rows, n_chunks, MAX_LABELS, HEAVY
+    )
+    sums += cells * MAX_LABELS
+    top = tl.max(tile, axis=1)
+    odds = exp(tile - top[:, None])
+    log_sum = top + tl.log(tl.sum(odds, axis=1))
+    tilt, easy = easy_tilt(top, log_sum, origin.to(tile.dtype), highest)
+    count = (cells * 0).to(tl.int32)
+    all_light = tl.min((easy & (top + tilt <= log_bound)).to(tl.int32), axis=0)
+    if MAX_LABELS > 8:
+        all_light = 0
+    if all_light > 0:
+        _store_sums(odds, exp(top + tilt), sums, known, MAX_LABELS)
+    else:
+        tilt = chunk_tilt(tile, log_sum, tilt, easy, tl.maximum(n_there, 1), origin, lowest, highest)
+        if tl.max(top + tilt, axis=0) > log_bound:
+            heavy = tile + tilt[:, None] > log_bound
+            count = _list_heavy(heavy, row_scores, cells, known, heavy_scores, heavy_labels, HEAVY, ROWS, LABELS)
+            tile = tl.where(heavy, float("-inf"), tile)
+        _store_sums(exp(tile + tilt[:, None]), tilt * 0 + 1, sums, known, MAX_LABELS)
+    # A chunk of so few labels lists them all and leaves the tilt to the others.
+    idle = (n_there == 0) | ((n_chunks > 1) & (n_there <= lowest))
+    tl.store(tilts + cells, tl.where(idle, float("inf"), tilt), mask=known)
+    tl.store(heavy_counts + cells, tl.where(n_there == 0, 0, count).to(heavy_counts.dtype.element_ty), mask=known)
+
+
+@triton.jit
+def _store_sums(odds, unit, sums, known, MAX_LABELS: tl.constexpr):
+    """Write the sums of the first MAX_LABELS powers of unit * odds, each the product of powers of half the height."""
+    tl.store(sums, unit * tl.sum(odds, axis=1), mask=known)
+    half, scale = odds, unit
     for i in tl.static_range(1, MAX_LABELS // 2 + 1):
-        tl.store(sums + (2 * i - 1), tl.sum(half * half, axis=1), mask=known)
+        scale = scale * unit
+        tl.store(sums + (2 * i - 1), scale * tl.sum(half * half, axis=1), mask=known)
         if 2 * i < MAX_LABELS:
             following = half * odds
-            tl.store(sums + 2 * i, tl.sum(half * following, axis=1), mask=known)
+            scale = scale * unit
+            tl.store(sums + 2 * i, scale * tl.sum(half * following, axis=1), mask=known)
             half = following
 
 
 @triton.jit
 def _list_targets(
-    present, cells, known, target_counts, target_labels, MAX_LABELS: tl.constexpr, ROWS: tl.constexpr,
-    LABELS: tl.constexpr,
+    given, cells, known, target_counts, target_labels, MAX_LABELS: tl.constexpr, LIKELY: tl.constexpr,
+    ROWS: tl.constexpr, LABELS: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
-    """Write the first MAX_LABELS labels of each row's set; the count stops at MAX_LABELS + 1, too many."""
-    words = _packed(present, ROWS, LABELS)
-    label = _first_label(words, LABELS)
+    """Write the first MAX_LABELS labels of each row's set and their number; returns it (ROWS,), and if any is unknown.
+
+    The number stops at MAX_LABELS + 1, too many.
+    """
+    LENGTH: tl.constexpr = LIKELY if PARTIAL else MAX_LABELS
+    if PARTIAL:
+        given = computable(given)
+        words = _packed_partly(given, ROWS, LABELS)
+        unknown = words >= WITHOUT
+        words = words % WITHOUT
+        label = tl.min(tl.where(unknown, -1, _labels_of(words, LABELS)), axis=1)  # one search, which all warps wait for
+        unknown = label < 0
+        any_unknown = tl.min(label, axis=0) < 0
+        if any_unknown:
+            label = _first_label(words, LABELS)
+    else:
+        words = _packed(given != 0, ROWS, LABELS)
+        label, any_unknown = _first_label(words, LABELS), False
     count = label * 0
     slot = 0
     while (tl.min(label, axis=0) < LABELS) & (slot <= MAX_LABELS):
         found = label < LABELS
-        where = target_labels + cells * MAX_LABELS + count
+        where = target_labels + cells * LENGTH + count
         tl.store(where, label.to(tl.int16), mask=known & found & (count < MAX_LABELS))
         count += found.to(tl.int32)
         words, label = _next_label(words, label, LABELS)
         slot += 1
-    tl.store(target_counts + cells, count, mask=known)
+    written = count
+    if PARTIAL:
+        written = tl.where(unknown, count + UNKNOWN, count)
+    tl.store(target_counts + cells, written, mask=known)
+    return count, any_unknown
 
 
 @triton.jit
@@ -124,9 +198,21 @@ def _list_heavy(
 @triton.jit
 def _packed(present, ROWS: tl.constexpr, LABELS: tl.constexpr):
     """Words of up to 16 labels, a bit for each, so that a search for the next label is over few numbers."""
+    return tl.sum(_bits(present, ROWS, LABELS), axis=2)
+
+
+@triton.jit
+def _packed_partly(given, ROWS: tl.constexpr, LABELS: tl.constexpr):
+    """The same of targets; a label that is unknown adds WITHOUT to its word."""
+    bits = _bits(tl.abs(given) > 0, ROWS, LABELS)
+    unknown = tl.reshape(given != given, bits.shape)
+    return tl.sum(tl.where(unknown, WITHOUT, bits), axis=2)
+
+
+@triton.jit
+def _bits(present, ROWS: tl.constexpr, LABELS: tl.constexpr):
     BITS: tl.constexpr = min(LABELS, 16)
-    bits = tl.reshape(present.to(tl.int32), (ROWS, LABELS // BITS, BITS)) << tl.arange(0, BITS)[None, None, :]
-    return tl.sum(bits, axis=2)
+    return tl.reshape(present.to(tl.int32), (ROWS, LABELS // BITS, BITS)) << tl.arange(0, BITS)[None, None, :]
 
 
 @triton.jit
@@ -140,127 +226,14 @@ def _next_label(words, label, LABELS: tl.constexpr):
 
 @triton.jit
 def _first_label(words, LABELS: tl.constexpr):
-    """Lowest label of each row, LABELS where there is none; the place of a bit is the exponent of its word's float."""
+    """Lowest label of each row, LABELS where there is none."""
+    return tl.min(_labels_of(words, LABELS), axis=1)
+
+
+@triton.jit
+def _labels_of(words, LABELS: tl.constexpr):
+    """Lowest label of each word, LABELS where there is none; the place of a bit is the exponent of its word's float."""
     BITS: tl.constexpr = LABELS // words.shape[1]
     position = tl.arange(0, words.shape[1])[None, :]
     place = ((words & -words).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
-    return tl.min(tl.where(words == 0, LABELS, position * BITS + place), axis=1)
-
-
-@triton.jit
-def slope(log_weights, min_labels, MAX_LABELS: tl.constexpr):
-    """Slope of the line through the log-weights of the smallest and the largest size: the tilt they stand for."""
-    first = tl.load(log_weights + min_labels)
-    last = tl.load(log_weights + MAX_LABELS)
-    return (last - first) / tl.maximum(MAX_LABELS - min_labels, 1)
-
-
-@triton.jit
-def _chunk_tilt(tile, n_there, origin, min_labels, MAX_LABELS: tl.constexpr):
-    """Tilts (ROWS,) that bring the expected number of labels near the sizes that matter, and the largest scores.
-
-    A tilt is `origin` where that number, sum sigmoid(s + tilt), lies between min_labels and MAX_LABELS there, else
-    within 1/2 of the end that is violated. Where all odds are light at sum x = MAX_LABELS, that tilt does as well and
-    needs no further pass.
-    """
-    origin = origin.to(tile.dtype)
-    top = tl.max(tile, axis=1)
-    log_sum = top + tl.log(tl.sum(exp(tile - top[:, None]), axis=1))
-    tilt = tl.log(log_sum * 0 + MAX_LABELS) - log_sum
-    easy = (tilt <= origin) & (top + tilt <= -0.6931472)
-    if tl.min(easy.to(tl.int32), axis=0) == 0:
-        number = _expected(tile, log_sum * 0 + origin)
-        goal = tl.where(number > MAX_LABELS, MAX_LABELS, tl.minimum(tl.maximum(min_labels, 1), n_there)).to(tile.dtype)
-        fits = (number >= min_labels - 0.5) & (number <= MAX_LABELS + 0.5)
-        near = (number > 0.5 * goal) & (number < 2 * goal)
-        start = tl.where(fits | near, origin, tl.log(goal) - log_sum)
-        active = ~(easy | fits)
-        if tl.max((active & ~near).to(tl.int32), axis=0) > 0:
-            number = _expected(tile, start)
-        solved = _solve(tile, start, number, goal, active)
-        tilt = tl.where(easy, tilt, solved)
-    return tilt, top
-
-
-@triton.jit
-def _solve(tile, tilt, number, goal, active):
-    """Tilts with sum sigmoid(s + tilt) within 1/2 of goal, by doubling steps and then bisection, for active rows."""
-    active = active & (tl.abs(number - goal) > 0.5)
-    low, high, step = tilt * 0 - float("inf"), tilt * 0 + float("inf"), tilt * 0 + 0.25
-    while tl.max(active.to(tl.int32), axis=0) > 0:
-        tilt, low, high, step, active = next_tilt(tilt, number, goal, low, high, step, active)
-        number = _expected(tile, tilt)
-        active = active & (tl.abs(number - goal) > 0.5)
-    return tilt
-
-
-@triton.jit
-def next_tilt(tilt, number, goal, low, high, step, active):
-    """The next tilt to try and its bracket; a row whose bracket has no float between ends at the lower bound.
-
-    Steps are doubled because the number is a staircase in the tilt, with steps as wide as the gaps between scores.
-    """
-    short = number < goal
-    low = tl.where(active & short, tilt, low)
-    high = tl.where(active & (number > goal), tilt, high)
-    growth = tl.where(short, tl.log(goal / tl.maximum(number, 1e-30)), 0.0)
-    step = tl.where(active, tl.maximum(2 * step, growth), step)
-    outside = tl.where(high == float("inf"), tilt + step, tilt - step)
-    closed = (low > -float("inf")) & (high < float("inf"))
-    following = tl.where(closed, 0.5 * tl.where(closed, low, 0.0) + 0.5 * tl.where(closed, high, 0.0), outside)
-    stuck = (following == low) | (following == high)
-    following = tl.where(stuck, low, following)
-    return tl.where(active, following, tilt), low, high, step, active & ~stuck
-
-
-@triton.jit
-def _expected(tile, tilt):
-    return tl.sum(sigmoid(tile + tilt[:, None]), axis=1)
-
-
-@triton.jit
-def sigmoid(z):
-    small = exp(-tl.abs(z))
-    return tl.where(z > 0, 1.0, small) / (1.0 + small)
-
-
-@triton.jit
-def exp(z):
-    """tl.exp would spend three more instructions on results that are not normal numbers."""
-    return tl.exp2(z * 1.4426950408889634)
-
-
-@triton.jit
-def in_scratch(scratch, n_rows, n_chunks, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr):
-    """Where tilts, sums, heavy_counts, heavy_scores and heavy_labels begin."""
-    n_cells = _long(n_rows) * n_chunks
-    sums = scratch + n_cells
-    heavy_counts = sums + n_cells * MAX_LABELS
-    heavy_scores = heavy_counts + n_cells
-    return scratch, sums, heavy_counts, heavy_scores, heavy_scores + n_cells * HEAVY
-
-
-@triton.jit
-def in_numbers(numbers, n_rows, MAX_LABELS: tl.constexpr):
-    """Where tilt, coefficients and likely_marginals begin."""
-    coefficients = numbers + _long(n_rows)
-    return numbers, coefficients, coefficients + _long(n_rows) * MAX_LABELS
-
-
-@triton.jit
-def in_counts(counts, n_rows, n_chunks):
-    """Where n_done, sizes, likely_counts and target_counts begin."""
-    sizes = counts + 4
-    likely_counts = sizes + _long(n_rows)
-    return counts, sizes, likely_counts, likely_counts + _long(n_rows) * n_chunks
-
-
-@triton.jit
-def in_labels(labels_of, n_rows, n_chunks, LIKELY: tl.constexpr):
-    """Where likely_labels and target_labels begin."""
-    return labels_of, labels_of + _long(n_rows) * n_chunks * LIKELY
-
-
-@triton.jit
-def _long(number):
-    return tl.program_id(0).to(tl.int64) * 0 + number
+    return tl.where(words == 0, LABELS, position * BITS + place)

@@ -12,20 +12,21 @@ from triton import knobs
 from triton.runtime import driver
 
 ALIGNMENT = 16  # bytes; Triton compiles another kernel for tensors that don't begin at a multiple
-# Where the arguments of `CompiledKernel.run` are known to be those used here; elsewhere launches are ordinary ones.
+# Where the arguments of `CompiledKernel.run` are those used here, by the sources; elsewhere launches are ordinary ones.
 KNOWN_VERSIONS = ((3, 4), (3, 9))
 
 
 class Launch:
-    """A kernel, its grid (a number of programs) and the numbers that follow its tensors."""
+    """A kernel, its grid (a number of programs), the numbers that follow its tensors, and options of the compiler."""
 
-    def __init__(self, kernel, n_programs, numbers, num_warps):
-        self.kernel, self.grid, self.numbers, self.num_warps = kernel, (n_programs, 1, 1), numbers, num_warps
+    def __init__(self, kernel, n_programs, numbers, options):
+        self.kernel, self.grid, self.numbers = kernel, (n_programs, 1, 1), numbers
+        self.options = options | {"enable_fp_fusion": True}  # Triton's default in some versions alone
         self.kept: Any = None
 
     def ordinary(self, tensors, keep):
         """Launch by tensors; keep promises that all of them are aligned, as those launched by address will be."""
-        compiled = self.kernel[self.grid](*tensors, *self.numbers, num_warps=self.num_warps)
+        compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.options)
         if keep and compiled is not None and _is_known():  # it is None in Triton's interpreter
             self.kept = compiled.run, compiled.function, compiled.packed_metadata
 

@@ -43,9 +43,10 @@ class MLRHLoss(torch.nn.Module):
     padding_index : int, optional
         Targets are label indices (B, P), filled up with this number, for example -1. By default targets are dense.
     unobserved : bool, optional
-        Whether dense targets may hold NaN, for labels that nobody looked at. None: looked up in each batch on the CPU.
-        On a GPU and under torch.compile looking would mean waiting: set it to True there if targets hold NaN, which
-        otherwise make the loss NaN.
+        Whether dense targets may hold NaN, for labels that nobody looked at. By default they may, without being
+        announced; on a GPU nothing is waited for. False promises that there are none, which saves some time and memory
+        on a GPU and, under torch.compile on the CPU or with a size_bias, one of two log-partitions; NaN then make the
+        loss NaN.
     validate : bool, default=False
         Raise where a target is outside the label space, and name the row, instead of an infinite loss; and check the
         numbers also on a GPU. Waits for the GPU; not for use under torch.compile.
@@ -145,8 +146,8 @@ def mlrh_loss(
     Computed in float32 at least, whatever the type of the logits; the loss is float64 for float64, else float32.
     """
     kind = shortcut = None
-    if size_bias is None and weight is None and not (validate or unobserved):
-        kind = shortcuts.kind_of(logits, targets, max_labels, min_labels, reduction, padding_index)
+    if size_bias is None and weight is None and not validate:
+        kind = shortcuts.kind_of(logits, targets, max_labels, min_labels, reduction, padding_index, unobserved)
         shortcut = shortcuts.find(kind)
     if shortcut is not None:
         return shortcut.loss(logits, targets)
@@ -157,18 +158,15 @@ def mlrh_loss(
         check_size_bias(size_bias, max_labels, logits.shape[1])
     _check_devices(logits, targets, weight, size_bias)
     sizes = log_weights(logits, min_labels, max_labels, size_bias)
-    if kind is not None and (shortcut := _open(kind, logits, targets, sizes, min_labels, reduction, padding_index)):
+    if kind is not None and (shortcut := _open(kind, logits, targets, sizes)):
         return shortcut.loss(logits, targets)
     options = {"min_labels": min_labels, "biased": size_bias is not None}
     at_once = weight is None and not validate  # the operators reduce at less cost
     options["reduction"] = reduction if at_once else "none"
     if padding_index is not None:
         losses = _of_indices(logits, targets, sizes, padding_index, validate, options)
-    elif _is_partial(targets, unobserved, validate):
-        losses = _of_known(logits, targets, sizes, **options)
     else:
-        unseen = not validate and not checks.can_look(targets)
-        losses = operators.log_loss(logits, targets, sizes, marked=unseen, **options)
+        losses = _of_dense(logits, targets, sizes, unobserved, validate, options)
     if at_once:
         return losses
     if validate:
@@ -176,15 +174,27 @@ def mlrh_loss(
     return shortcuts.reduced(losses if weight is None else _weighted(losses, weight), reduction)
 
 
-def _open(kind, logits, targets, sizes, min_labels, reduction, padding_index):
+def _open(kind, logits, targets, sizes):
     """A shortcut for calls of this kind; None where the kernels don't serve or targets have to be changed first."""
+    _, min_labels, reduction, padding_index, unobserved = shortcuts.options_of(kind)
     are_indices = padding_index is not None
     is_ready = targets.dtype in INDEX_TYPES and padding_index == -1 and targets.shape != logits.shape
     if are_indices and not is_ready:
         return None
-    options = operators.Options(min_labels, are_indices, biased=False, keep=True)
+    partial = not are_indices and unobserved is not False
+    options = operators.Options(min_labels, are_indices, biased=False, partial=partial, keep=True)
     shortcut = operators.shortcut_of(logits, targets, sizes, options, reduction)
     return None if shortcut is None else shortcuts.keep(kind, shortcut)
+
+
+def _of_dense(logits, targets, sizes, unobserved, validate, options):
+    """Losses of dense targets; the kernels find unknown labels by themselves, elsewhere two log-partitions differ."""
+    partial = _is_partial(targets, unobserved, validate, options["biased"])
+    in_kernels = operators.by_kernels(logits, sizes, options["biased"])
+    if partial and not in_kernels:
+        return _of_known(logits, targets, sizes, **options)
+    unseen = not validate and not checks.can_look(targets)
+    return operators.log_loss(logits, targets, sizes, partial=partial, marked=unseen, **options)
 
 
 def _of_indices(logits, targets, sizes, padding_index, validate, options):
@@ -199,11 +209,7 @@ def _of_indices(logits, targets, sizes, padding_index, validate, options):
 
 def _of_known(logits, targets, sizes, reduction, **options):
     """log Z - log Z(sets that agree with what is known), the latter by the labels that are not known."""
-    is_free, is_present = targets.isnan(), targets == 1
-    counts = is_present.sum(1).clamp(max=len(sizes))
-    shifted = torch.arange(len(sizes), device=sizes.device) + counts[:, None]
-    sizes_of_free = torch.nn.functional.pad(sizes, (0, len(sizes)), value=-torch.inf)[shifted]
-    free = logits.masked_fill(~is_free, -torch.inf)
+    is_free, is_present, free, sizes_of_free = checks.of_free_labels(logits, targets, sizes)
     consistent = operators.log_loss(free, None, sizes_of_free, min_labels=0)
     present = torch.where(is_present, logits, 0.0).sum(1, dtype=consistent.dtype)
     losses = operators.log_loss(logits, None, sizes, **options) - (present + consistent)
@@ -217,11 +223,14 @@ def _not_negative(losses):
     return losses + torch.where(values < 0, -values, 0.0)
 
 
-def _is_partial(targets, unobserved, validate):
-    """Whether targets have unobserved labels, as far as that is known or can be looked up without waiting."""
+def _is_partial(targets, unobserved, validate, biased):
+    """Whether targets have, or may have, unobserved labels; numbers are looked at where that is no further waiting."""
     if validate or checks.can_look(targets):
         return checks.look(targets, unobserved, strict=validate)
-    return bool(unobserved) and targets.is_floating_point()
+    if unobserved is False or not targets.is_floating_point():
+        return False
+    # The biases are looked at anyway.
+    return bool(targets.isnan().any()) if biased and not torch.compiler.is_compiling() else True
 
 
 def _weighted(losses, weight):

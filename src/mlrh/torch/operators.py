@@ -22,7 +22,9 @@ from mlrh.torch.eager import is_eager, refuse_forward_mode
 from mlrh.torch.kernels_limits import fit
 from mlrh.torch.recurrence import Targets
 from mlrh.torch.shortcuts import Shortcut, by_row, reduced
-from mlrh.torch.targets import nan_where_wrong
+from mlrh.torch.targets import nan_where_wrong, of_free_labels
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None  # torch.compile can't find out
 
 
 class Options(NamedTuple):
@@ -31,11 +33,21 @@ class Options(NamedTuple):
     min_labels: int
     are_indices: bool
     biased: bool
+    partial: bool
     keep: bool
 
 
 def log_loss(
-    scores, targets, log_weights, *, min_labels, are_indices=False, biased=True, reduction="none", marked=False
+    scores,
+    targets,
+    log_weights,
+    *,
+    min_labels,
+    are_indices=False,
+    biased=True,
+    partial=False,
+    reduction="none",
+    marked=False,
 ):
     """-log P(targets) (n_rows,), the log-partition where targets is None; inf for a size that isn't admissible.
 
@@ -47,6 +59,7 @@ def log_loss(
     min_labels : int, below which log_weights of the first shape are -inf
     are_indices : bool, whether targets are labels
     biased : bool; False promises that the log-weights of admissible sizes are equal
+    partial : bool, whether NaN in dense targets are labels that are not known; only where `by_kernels` is true
     reduction : "none", or "sum" or "mean" of the losses of all rows
     marked : bool, whether the loss is to be NaN where dense targets are neither 0 nor 1; nothing is waited for
     """
@@ -55,7 +68,7 @@ def log_loss(
         targets = torch.nn.functional.pad(targets, (0, 1), value=-1)  # can't be taken for a dense target
     keep = torch.is_grad_enabled() and (scores.requires_grad or log_weights.requires_grad)
     keep = keep or torch.compiler.is_exporting()  # who loads the program may want gradients
-    options = Options(min_labels, are_indices, biased, keep)
+    options = Options(min_labels, are_indices, biased, partial, keep)
     if is_eager(scores, targets, log_weights):
         shortcut = shortcut_of(scores, targets, log_weights, options, reduction)
         if shortcut is not None:  # the kernels mark wrong targets themselves
@@ -65,24 +78,28 @@ def log_loss(
         losses = _LogLoss.apply(scores, targets, log_weights, options, "none")
     else:
         losses = _log_loss(scores, targets, log_weights, *options)[0]
-        marked = marked and (biased or not scores.is_cuda or not fit(scores, log_weights))
+        marked = marked and not by_kernels(scores, log_weights, biased)
     return reduced(nan_where_wrong(losses, targets) if marked else losses, reduction)
 
 
 def shortcut_of(scores, targets, log_weights, options, reduction):
     """The shortcut of the kernels, None where these don't serve or the biases have to be looked at."""
-    if options.biased or not _may_use_kernels(scores, log_weights):
+    if not by_kernels(scores, log_weights, options.biased):
         return None
-    min_labels, are_indices, _, _ = options
-    plan = _kernels().plan(scores, targets, log_weights, min_labels, are_indices)
-    return Shortcut(plan, log_weights, min_labels=min_labels, are_indices=are_indices, reduction=reduction)
+    plan = _kernels().plan(scores, targets, log_weights, options.min_labels, options.are_indices, options.partial)
+    return Shortcut(plan, log_weights, options, reduction)
+
+
+def by_kernels(scores, log_weights, biased):
+    """Whether the kernels surely serve; where they may, but the biases have to be looked at for that, they don't."""
+    return not biased and _may_use_kernels(scores, log_weights)
 
 
 def marginals(scores, log_weights, *, min_labels, biased=True):
     """P(y_k = 1), (n_rows, n_labels), in the type of the scores."""
     saved = _saved(scores, log_weights, min_labels, biased)
     ones = scores.new_ones(scores.shape[0], dtype=recurrence.working_dtype(scores))
-    return _log_loss_gradient(scores, None, log_weights, saved, ones, min_labels, False, biased)
+    return _log_loss_gradient(scores, None, log_weights, saved, ones, min_labels, False, biased, False)
 
 
 def size_pmf(scores, log_weights, *, min_labels, biased=True):
@@ -93,7 +110,7 @@ def size_pmf(scores, log_weights, *, min_labels, biased=True):
 def _saved(scores, log_weights, min_labels, biased):
     refuse_forward_mode(scores, log_weights)
     with torch.no_grad():
-        return _log_loss(scores, None, log_weights, min_labels, False, biased, True)[1]
+        return _log_loss(scores, None, log_weights, *Options(min_labels, False, biased, False, True))[1]
 
 
 def _compute_loss(
@@ -103,6 +120,7 @@ def _compute_loss(
     min_labels: int,
     are_indices: bool,
     biased: bool,
+    partial: bool,
     keep: bool,
 ) -> tuple[Tensor, list[Tensor]]:
     """Losses, and what the gradient needs: nothing where the choice of the path depends on the biases themselves."""
@@ -111,7 +129,7 @@ def _compute_loss(
         with _full_precision(scores):
             loss, kept = recurrence.forward(scores, _as_targets(targets, are_indices), log_weights, keep=keep)
         return loss, list(kept)
-    loss, kept = _forward(scores, targets, log_weights, min_labels, are_indices, biased)[:2]
+    loss, kept = _forward(scores, targets, log_weights, min_labels, are_indices, biased, partial)[:2]
     return loss, [] if biased else [kept]
 
 
@@ -119,13 +137,13 @@ _log_loss = torch.library.custom_op("mlrh::log_loss", _compute_loss, mutates_arg
 
 
 @_log_loss.register_fake
-def _(scores, targets, log_weights, min_labels, are_indices, biased, keep):
+def _(scores, targets, log_weights, min_labels, are_indices, biased, partial, keep):
     loss = scores.new_empty(scores.shape[0], dtype=recurrence.working_dtype(scores))
     if not _may_use_kernels(scores, log_weights):
         return loss, list(recurrence.empty_saved(scores, log_weights, keep=keep))
     if biased:
         return loss, []
-    return loss, [_kernels().empty_saved(scores, targets, log_weights, indices=are_indices)]
+    return loss, [_kernels().empty_saved(scores, targets, log_weights, indices=are_indices, partial=partial)]
 
 
 def _compute_gradient(
@@ -137,15 +155,17 @@ def _compute_gradient(
     min_labels: int,
     are_indices: bool,
     biased: bool,
+    partial: bool,
 ) -> Tensor:
     """Derivative in the scores of the losses times gradient (n_rows,): gradient (marginals - y)."""
     scores, gradient = scores.contiguous(), gradient.contiguous()
-    by_kernels = _may_use_kernels(scores, log_weights)
-    kept = saved[0] if by_kernels and not biased else saved
-    if by_kernels and biased:
-        _, kept, by_kernels = _forward(scores, targets, log_weights, min_labels, are_indices, biased)
-    if by_kernels:
-        return _kernels().backward(scores, targets, log_weights, min_labels, kept, gradient, indices=are_indices)
+    served = _may_use_kernels(scores, log_weights)
+    kept = saved[0] if served and not biased else saved
+    if served and biased:
+        _, kept, served = _forward(scores, targets, log_weights, min_labels, are_indices, biased, partial)
+    if served:
+        inputs = scores, targets, log_weights, min_labels, kept, gradient
+        return _kernels().backward(*inputs, indices=are_indices, partial=partial)
     with _full_precision(scores):
         return recurrence.backward(scores, _as_targets(targets, are_indices), log_weights, kept, gradient)
 
@@ -154,18 +174,18 @@ _log_loss_gradient = torch.library.custom_op("mlrh::log_loss_gradient", _compute
 
 
 @_log_loss_gradient.register_fake
-def _(scores, targets, log_weights, saved, gradient, min_labels, are_indices, biased):
+def _(scores, targets, log_weights, saved, gradient, min_labels, are_indices, biased, partial):
     return torch.empty_like(scores, memory_format=torch.contiguous_format)
 
 
 def _compute_sizes(scores: Tensor, log_weights: Tensor, saved: list[Tensor], min_labels: int, biased: bool) -> Tensor:
     """P(|y| = j), (n_rows, max_labels + 1)."""
     scores = scores.contiguous()
-    by_kernels = _may_use_kernels(scores, log_weights)
-    kept = saved[0] if by_kernels and not biased else saved
-    if by_kernels and biased:
-        _, kept, by_kernels = _forward(scores, None, log_weights, min_labels, False, biased)
-    return (_kernels().size_pmf(kept, scores, log_weights) if by_kernels else kept[-1]).clone()
+    served = _may_use_kernels(scores, log_weights)
+    kept = saved[0] if served and not biased else saved
+    if served and biased:
+        _, kept, served = _forward(scores, None, log_weights, min_labels, False, biased, False)
+    return (_kernels().size_pmf(kept, scores, log_weights) if served else kept[-1]).clone()
 
 
 _size_pmf = torch.library.custom_op("mlrh::size_pmf", _compute_sizes, mutates_args=())
@@ -192,29 +212,29 @@ def _(scores, log_weights, direction, size_direction):
 
 
 def _keep_loss(ctx, inputs, output):
-    scores, targets, log_weights, ctx.min_labels, ctx.are_indices, ctx.biased, _ = inputs
+    scores, targets, log_weights, *options = inputs
+    ctx.options = Options(*options)
     ctx.set_materialize_grads(False)  # what is saved is an output, too: no zeros of its size for its gradient
     ctx.save_for_backward(scores, targets, log_weights, *output[1])
 
 
 def _backward_of_loss(ctx, gradient, _):
     if gradient is None:
-        return (None,) * 7
+        return (None,) * 8
     by_scores, by_log_weights = _derivatives(ctx, gradient, _log_loss_gradient, _size_pmf)
-    return by_scores, None, by_log_weights, None, None, None, None
+    return by_scores, None, by_log_weights, None, None, None, None, None
 
 
 def _derivatives(ctx, gradient, of_scores, of_sizes):
     """Derivatives by scores and log-weights, by functions that are registered operators or not."""
     scores, targets, log_weights, *saved = ctx.saved_tensors
     by_scores = by_log_weights = None
+    min_labels, are_indices, biased, partial, _ = ctx.options
     if ctx.needs_input_grad[0]:
-        by_scores = of_scores(
-            scores, targets, log_weights, saved, gradient, ctx.min_labels, ctx.are_indices, ctx.biased
-        )
+        by_scores = of_scores(scores, targets, log_weights, saved, gradient, min_labels, are_indices, biased, partial)
     if ctx.needs_input_grad[2]:
-        pmf = of_sizes(scores, log_weights, saved, ctx.min_labels, ctx.biased)
-        by_log_weights = (pmf - _counted(targets, ctx.are_indices, pmf)) * gradient[:, None]
+        pmf = of_sizes(scores, log_weights, saved, min_labels, biased)
+        by_log_weights = (pmf - _counted(targets, are_indices, pmf)) * gradient[:, None]
         by_log_weights = _summed_like(by_log_weights, log_weights)
     return by_scores, by_log_weights
 
@@ -225,8 +245,7 @@ class _LogLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, scores, targets, log_weights, options, reduction):
         loss, saved = _compute_loss(scores, targets, log_weights, *options)
-        ctx.min_labels, ctx.are_indices, ctx.biased, _ = options
-        ctx.n_rows, ctx.reduction = scores.shape[0], reduction
+        ctx.options, ctx.n_rows, ctx.reduction = options, scores.shape[0], reduction
         ctx.save_for_backward(scores, targets, log_weights, *saved)
         return reduced(loss, reduction)
 
@@ -239,7 +258,7 @@ class _LogLoss(torch.autograd.Function):
 
 
 def _keep_gradient(ctx, inputs, output):
-    scores, targets, log_weights, saved, gradient, ctx.min_labels, ctx.are_indices, ctx.biased = inputs
+    scores, targets, log_weights, saved, gradient, *ctx.options = inputs
     ctx.n_saved = len(saved)
     ctx.save_for_backward(scores, targets, log_weights, gradient, *saved)
 
@@ -250,12 +269,14 @@ def _backward_of_gradient(ctx, direction):
     scaled = direction.to(dtype) * gradient[:, None]
     no_sizes = scores.new_zeros((scores.shape[0], log_weights.shape[-1]), dtype=dtype)
     d_marginals, d_pmf = _curvature(scores, log_weights, scaled, no_sizes)
-    residual = _log_loss_gradient(
-        scores, targets, log_weights, saved, torch.ones_like(gradient), ctx.min_labels, ctx.are_indices, ctx.biased
-    )
+    if ctx.options[-1]:
+        is_free, _, free, sizes_of_free = of_free_labels(scores, targets, log_weights)
+        d_marginals = d_marginals - _curvature(free, sizes_of_free, scaled.masked_fill(~is_free, 0.0), no_sizes)[0]
+    residual = _log_loss_gradient(scores, targets, log_weights, saved, torch.ones_like(gradient), *ctx.options)
     by_gradient = (direction.to(dtype) * residual.to(dtype)).sum(1)
     by_log_weights = _summed_like(d_pmf, log_weights)
-    return d_marginals.to(scores.dtype), None, by_log_weights, [None] * ctx.n_saved, by_gradient, None, None, None
+    nones = (None,) * len(ctx.options)
+    return d_marginals.to(scores.dtype), None, by_log_weights, [None] * ctx.n_saved, by_gradient, *nones
 
 
 def _keep_sizes(ctx, inputs, output):
@@ -276,10 +297,10 @@ _log_loss_gradient.register_autograd(_backward_of_gradient, setup_context=_keep_
 _size_pmf.register_autograd(_backward_of_sizes, setup_context=_keep_sizes)
 
 
-def _forward(scores, targets, log_weights, min_labels, are_indices, biased):
+def _forward(scores, targets, log_weights, min_labels, are_indices, biased, partial):
     """Losses, what their gradient needs, and whether it was the kernels that made them."""
     if not biased or _kernels().usable(scores, log_weights, min_labels):
-        loss, saved = _kernels().forward(scores, targets, log_weights, min_labels, indices=are_indices)
+        loss, saved = _kernels().forward(scores, targets, log_weights, min_labels, indices=are_indices, partial=partial)
         return loss, saved, True
     with _full_precision(scores):
         loss, saved = recurrence.forward(scores, _as_targets(targets, are_indices), log_weights, keep=True)
@@ -288,7 +309,7 @@ def _forward(scores, targets, log_weights, min_labels, are_indices, biased):
 
 def _may_use_kernels(scores, log_weights):
     """Whether the kernels serve unless the biases forbid it; known without waiting for the GPU."""
-    return (scores.is_cuda or _is_interpreted()) and fit(scores, log_weights) and _has_triton()
+    return (scores.is_cuda or _is_interpreted()) and fit(scores, log_weights) and HAS_TRITON
 
 
 def _full_precision(scores):
@@ -297,13 +318,8 @@ def _full_precision(scores):
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
-@cache
-def _has_triton():
-    return importlib.util.find_spec("triton") is not None
-
-
 def _is_interpreted():
-    return os.environ.get("TRITON_INTERPRET") == "1"
+    return not torch.compiler.is_compiling() and os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @cache

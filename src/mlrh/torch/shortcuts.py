@@ -16,9 +16,8 @@ MOST_SHORTCUTS = 256
 class Shortcut:
     """The launches for tensors of one kind, the log-weights of the sizes, and what becomes of the losses."""
 
-    def __init__(self, plan, log_weights, *, min_labels, are_indices, reduction):
-        self.plan, self.log_weights, self.min_labels = plan, log_weights, min_labels
-        self.are_indices, self.reduction = are_indices, reduction
+    def __init__(self, plan, log_weights, options, reduction):
+        self.plan, self.log_weights, self.options, self.reduction = plan, log_weights, options, reduction
 
     def loss(self, scores, targets):
         """Losses (n_rows,), or their sum or mean; differentiable twice."""
@@ -32,6 +31,11 @@ def kind_of(logits, targets, *options):
     if forward_ad._current_level >= 0 or checks.can_look(targets):
         return None
     return logits.shape, logits.dtype, logits.device, targets.shape, targets.dtype, targets.device, *options
+
+
+def options_of(kind):
+    """The options that a kind was made of."""
+    return kind[6:]
 
 
 def find(kind):
@@ -79,7 +83,7 @@ class _KernelLoss(torch.autograd.Function):
         if not torch.is_grad_enabled() and is_eager(gradient):
             return shortcut.plan.backward(scores, targets, saved, gradient, shortcut.reduction), None, None
         gradient = by_row(gradient, scores.shape[0], shortcut.reduction)
-        options = (shortcut.min_labels, shortcut.are_indices, False)
+        *options, _ = shortcut.options
         operator = torch.ops.mlrh.log_loss_gradient
         return operator(scores, targets, shortcut.log_weights, [saved], gradient, *options), None, None
 

@@ -25,6 +25,20 @@ def nan_where_wrong(losses, dense):
     return losses.masked_fill(~((dense == 0) | (dense == 1)).all(1), torch.nan)
 
 
+def of_free_labels(scores, dense, log_weights):
+    """What dense targets leave open: which labels are free, which present, scores and log-weights for the free ones.
+
+    The sets that agree with a row of dense (n_rows, n_labels) are those of its free labels, NaN there, beside the
+    present ones. Log-weights (n_rows, n_sizes) are for the number of free labels in a set; scores of others are -inf.
+    """
+    is_free, is_present = dense.isnan(), dense == 1
+    n_sizes = len(log_weights)
+    n_present = is_present.sum(1).clamp(max=n_sizes)
+    shifted = torch.arange(n_sizes, device=log_weights.device) + n_present[:, None]
+    sizes_of_free = torch.nn.functional.pad(log_weights, (0, n_sizes), value=-torch.inf)[shifted]
+    return is_free, is_present, scores.masked_fill(~is_free, -torch.inf), sizes_of_free
+
+
 def can_look(targets):
     """Whether the numbers can be read without waiting for a GPU or breaking a graph."""
     return targets.device.type == "cpu" and not torch.compiler.is_compiling()
