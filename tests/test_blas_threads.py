@@ -1,5 +1,8 @@
 """BLAS has one thread while small products are repeated, and as many as before behind that."""
 
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Thread
 
@@ -69,7 +72,38 @@ def test_blocks_that_overlap_in_several_threads_restore_what_was_there_before_al
     assert n_threads() == {3}
 
 
-def test_a_fit_leaves_the_threads_as_they_were():
-    X = np.random.default_rng(0).normal(size=(50, 3))
+def test_iterations_have_one_thread_and_a_fit_leaves_as_many_as_there_were(monkeypatch):
+    X, seen = np.random.default_rng(0).normal(size=(50, 3)), []
+    monkeypatch.setattr(MLRHClassifier, "_report", lambda self, *_: lambda *_: seen.append(n_threads()))
     MLRHClassifier().fit(X, X > 0)
+    assert seen
+    assert all(threads == {1} for threads in seen)
     assert n_threads() == {3}
+
+
+FORK = """
+import os, threading
+from mlrh.blas_threads import _state, suited_to
+inside, over = threading.Event(), threading.Event()
+
+def hold():
+    with suited_to(0):
+        inside.set()
+        over.wait(10)
+
+thread = threading.Thread(target=hold)
+thread.start()
+inside.wait(10)
+child = os.fork()
+if child == 0:
+    os._exit(1 if _state.taken.locked() else 0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+over.set()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+def test_a_child_forked_in_the_middle_can_set_its_threads():
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "0"

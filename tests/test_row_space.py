@@ -1,8 +1,11 @@
 """Coordinates of the rows of a design: the same scores, the same optimum, whichever way they are made."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 
 from mlrh import MLRHClassifier
 from mlrh.design import Design
@@ -48,18 +51,20 @@ def test_row_products_are_those_of_centred_rows():
 
 
 def test_sparse_rows_far_fewer_than_features_are_worth_their_products():
-    assert isinstance(row_space(design_of(few_rows())), GramRows)
-    assert isinstance(row_space(design_of(few_rows().toarray())), OrthogonalRows)
+    assert isinstance(row_space(design_of(few_rows()), 1.0), GramRows)
+    assert isinstance(row_space(design_of(few_rows().toarray()), 1.0), OrthogonalRows)
 
 
 def test_rows_so_long_that_their_products_lose_digits_are_left_alone_or_made_orthogonal():
     long = few_rows() * 1e4
-    assert row_space(design_of(long)) is None
-    assert isinstance(row_space(design_of(few_rows(density=0.9) * 1e4)), OrthogonalRows)
+    assert row_space(design_of(long), 1.0) is None
+    assert isinstance(row_space(design_of(few_rows(density=0.9) * 1e4), 1.0), OrthogonalRows)
+    assert row_space(design_of(few_rows()), 1e8) is None
+    assert row_space(design_of(few_rows()), np.inf) is None
 
 
 def test_as_many_rows_as_features_have_no_coordinates_of_their_own():
-    assert row_space(design_of(few_rows(40))) is None
+    assert row_space(design_of(few_rows(40)), 1.0) is None
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -67,10 +72,30 @@ def test_a_fit_to_few_sparse_rows_is_that_to_the_same_rows_made_dense(dtype):
     X = few_rows(60, 150, density=0.05).astype(dtype)
     Y = (X.toarray()[:, :5] + X.toarray()[:, 5:10] > 0).astype(int)
     Y[Y.sum(axis=1) == 0, 0] = 1
-    assert isinstance(row_space(design_of(X)), GramRows)
+    assert isinstance(row_space(design_of(X), 10.0), GramRows)
     sparse_fit, dense_fit = (MLRHClassifier(C=10, tol=1e-12).fit(own, Y) for own in (X, X.toarray()))
     accuracy = 1e-5 if dtype == np.float64 else 1e-3
     np.testing.assert_allclose(sparse_fit.coef_, dense_fit.coef_, atol=accuracy)
     np.testing.assert_allclose(sparse_fit.intercept_, dense_fit.intercept_, atol=accuracy)
     again = MLRHClassifier(C=10, tol=1e-9, warm_start=True).fit(X, Y)
     assert again.fit(X, Y).n_iter_ <= 2
+
+
+@pytest.mark.parametrize("C", [1e16, np.inf])
+def test_rows_that_only_a_tiny_feature_tells_apart_are_told_apart_where_the_penalty_lets_them(C):
+    rows = few_rows(20, 60, seed=1).toarray()
+    X = np.vstack([rows, rows])
+    X[:, 0] = np.repeat([0.0, 1e-8], 20)
+    Y = np.zeros((40, 2), int)
+    Y[:20, 0] = Y[20:, 1] = 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        sparse_fit, dense_fit = (MLRHClassifier(C=C).fit(own, Y) for own in (sparse.csr_array(X), X))
+    assert sparse_fit.objective_ <= 1.01 * dense_fit.objective_ + 1e-6
+
+
+def test_features_without_any_variation_print_nothing(capfd):
+    Y = np.array([[1, 0], [0, 1], [1, 1]] * 2)
+    for X in (np.zeros((6, 20)), sparse.csr_array((6, 20)), np.ones((6, 20))):
+        MLRHClassifier().fit(X, Y)
+    assert capfd.readouterr() == ("", "")

@@ -1,5 +1,7 @@
 """Products with matrices of few columns against numpy's."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,16 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
     np.testing.assert_array_equal(
         multiply_transposed(matrix, left, n_jobs=1), multiply_transposed(matrix, left, n_jobs=3)
     )
+
+
+def test_sums_of_wide_matrices_stay_small_beside_the_matrix():
+    matrix, left = RNG.normal(size=(1600, 3000)), RNG.normal(size=(1600, 31))
+    multiply_transposed(matrix, left, n_jobs=1)  # compiled
+    tracemalloc.start()
+    multiply_transposed(matrix, left, n_jobs=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < matrix.nbytes
 
 
 def test_a_large_design_with_few_labels_has_the_products_of_numpy():

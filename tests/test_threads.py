@@ -155,6 +155,14 @@ def test_threads_are_kept_from_call_to_call():
     assert threads_started_by(twice) == 1
 
 
+def test_one_pool_serves_calls_of_any_number_of_blocks():
+    def many():
+        for n_blocks in range(2, 9):
+            map_blocks(lambda rows: time.sleep(0.001), n_blocks, rows_per_block=1)
+
+    assert threads_started_by(many) <= max(CORES - 1, 1)
+
+
 def test_blocks_that_have_blocks_of_their_own_do_not_wait_for_each_other():
     def work(rows):
         return sum(map_blocks(lambda inner: inner.start, 4, rows_per_block=1, n_jobs=2))

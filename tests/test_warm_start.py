@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from samples import BOTH, make_multilabel
-from sklearn.exceptions import NotFittedError
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.objective import Objective
@@ -144,3 +145,26 @@ def test_an_interrupt_in_the_first_fit_leaves_nothing_that_looks_fitted(monkeypa
             model.fit(X, Y)
     with pytest.raises(NotFittedError):
         model.predict(X)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize(("first", "then"), [(1e4, 1e-3), (1e4, 0.1), (1e2, 1e-4)])
+def test_a_start_far_more_confident_than_the_optimum_costs_few_iterations(convert, first, then):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 15))
+    Y = (X @ rng.normal(size=(15, 5)) + 0.1 * rng.normal(size=(300, 5)) > 0).astype(int)
+    clf = MLRHClassifier(C=first, warm_start=True, max_iter=5000).fit(convert(X), Y)
+    clf.set_params(C=then).fit(convert(X), Y)
+    alone = MLRHClassifier(C=then).fit(convert(X), Y)
+    assert clf.n_iter_ <= 30
+    assert clf.objective_ == pytest.approx(alone.objective_, rel=1e-6)
+
+
+@pytest.mark.parametrize(("n_features", "dtype"), [(10, np.float64), (400, np.float64), (400, np.float32)])
+def test_features_of_another_scale_are_no_error_after_a_warm_start(n_features, dtype):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, n_features)).astype(dtype)
+    Y = (X[:, :4] > 0).astype(int)
+    clf = MLRHClassifier(warm_start=True, tol=1e-3).fit(X, Y)
+    with pytest.warns(ConvergenceWarning):
+        clf.set_params(max_iter=3).fit(X * dtype(1e4), Y)

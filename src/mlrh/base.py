@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight
 
-from mlrh import admissible, blas_threads, decisions, solvers, targets
+from mlrh import admissible, decisions, solvers, targets
 from mlrh.callbacks import Iterations
 from mlrh.knowledge import UNKNOWN
 from mlrh.label_space import CardinalitySpace, LabelSetDistribution
@@ -95,7 +95,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         context.call_on_fit_task_begin(estimator=self, **told)
         warm = self.warm_start and getattr(self, "_fitted_as", None) == problem.fitted_as
         earlier = self._earlier_scores(problem.X) if warm else None
-        prepared = self._prepare(problem.X, problem.weights)
+        prepared = self._prepare(problem.X, problem.weights, self.C)
         starts = () if earlier is None else ((*self._project(prepared, earlier), self.label_space_),)
         self._settle(problem, prepared, starts, tell=(context, told))
         context.call_on_fit_task_end(estimator=self, **told, reconstruction_attributes={})
@@ -107,14 +107,15 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         Each starts from the last, or where the last three point to along log C, whichever is better.
         """
         problem = self._pose(X, y, sample_weight)
-        prepared = self._prepare(problem.X, problem.weights)
+        prepared = self._prepare(problem.X, problem.weights, max(Cs))
         prepared.design.keeps_gram = True
         is_convex = not (problem.Y == UNKNOWN).any()  # elsewhere another start may lead to another optimum
         reached: list[tuple] = []
         for i, C in enumerate(Cs):
             self.C = C
             starts = _extrapolated(reached, Cs[: i + 1]) if is_convex else ()
-            reached = [*reached[-2:], self._settle(problem, prepared, starts)]
+            near = len(starts) > 0 and Cs[i - 1] <= C
+            reached = [*reached[-2:], self._settle(problem, prepared, starts, near=near)]
             yield self
 
     def _pose(self, X, y, sample_weight):
@@ -144,11 +145,11 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         fitted_as = (noting.n_features_in_, form.classes.tolist(), *self._form_of_scores(support))
         return _Problem(X, Y, weights, support, form, sizes, space, noted, fitted_as)
 
-    def _settle(self, problem, prepared, starts, tell=None):
+    def _settle(self, problem, prepared, starts, *, near=False, tell=None):
         """Solve and keep the fit; a fit that fails before leaves the one that was. Returns the start for another C.
 
-        Starts are as for `_start`. An interrupted fit is kept for a warm start; the interrupt goes on either way. With
-        tell, a callback context and what its hooks get, callbacks hear of every iteration.
+        Starts are as for `_start`, near as for `lbfgs`. An interrupted fit is kept for a warm start; the interrupt goes
+        on either way. With tell, a callback context and what its hooks get, callbacks hear of every iteration.
         """
         self._warn_of_rounding(prepared)
         objective = Objective(
@@ -160,7 +161,8 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
             context, told = tell
             attributes_at = partial(self._attributes_at, problem, prepared, objective)
             iterations = Iterations(self, context, told, attributes_at)
-        solution = self._minimise(objective, begin, 0 if is_interrupted else self.max_iter, iterations)
+        max_iter = 0 if is_interrupted else self.max_iter
+        solution = self._minimise(objective, begin, max_iter, iterations, near=near)
         coef, mean_score = self._store(problem, prepared, objective, solution.parameters)
         self.n_iter_, self.objective_, self.history_ = solution.n_iter, solution.value, np.array(solution.history)
         if is_interrupted or solution.interrupted:
@@ -242,8 +244,8 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     def _rows(self, X, support): ...
 
     @abstractmethod
-    def _prepare(self, X, weights):
-        """What fits at any C share: an object whose `design` the solver works on."""
+    def _prepare(self, X, weights, C):
+        """What fits at any C up to this one share: an object whose `design` the solver works on."""
 
     def _warn_of_rounding(self, prepared):
         """Say what rounding hides of the features at this C."""
@@ -287,18 +289,22 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         A start is coefficients, mean scores and the space of an earlier fit; of several the best is taken.
         """
         if len(starts):
-            candidates = [self._start_from(objective, *start) for start in starts]
-            return min(candidates, key=objective.penalised_value) if len(starts) > 1 else candidates[0], False
+            return self._best_start(objective, starts), False
         if not (problem.Y == UNKNOWN).any():
             return objective.start(), False
         coef, mean_score, is_interrupted = self._separate_fits(objective.design, problem.Y)
         return objective.start_from(coef, mean_score, np.zeros(objective.n_biases)), is_interrupted
 
     @staticmethod
-    def _start_from(objective, coef, mean_score, earlier_space):
-        space = objective.space
-        bias = earlier_space.bias if space.has_sets_of(earlier_space) else np.zeros(space.n_biases)
-        return objective.start_from(coef, mean_score, bias)
+    def _best_start(objective, starts):
+        space, best, lowest = objective.space, None, np.inf
+        for coef, mean_score, earlier_space in starts:
+            bias = earlier_space.bias if space.has_sets_of(earlier_space) else np.zeros(space.n_biases)
+            parameters = objective.start_from(coef, mean_score, bias)
+            value = objective.penalised_value(parameters) if len(starts) > 1 else 0.0
+            if best is None or value < lowest:
+                best, lowest = parameters, value
+        return best
 
     def _separate_fits(self, design, Y):
         """Coefficients and mean scores of one logistic regression per label, fitted to its known entries."""
@@ -310,15 +316,14 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         coef, mean_score, _ = objective.split(solution.parameters)
         return coef, mean_score, solution.interrupted
 
-    def _minimise(self, objective, start, max_iter, iterations):
+    def _minimise(self, objective, start, max_iter, iterations, *, near=False):
         """The solver's solution; warns where it hasn't converged."""
         name = self._default_solver if self.solver == "auto" else self.solver
         if iterations is not None:
             iterations.begin(start)
         report = self._report(name, iterations)
-        options = self._options_of(name)
-        with blas_threads.suited_to(2 * objective.design.X.size * objective.n_labels):
-            solution = SOLVERS[name](objective, start, tol=self.tol, max_iter=max_iter, report=report, **options)
+        options = self._options_of(name, near=near)
+        solution = SOLVERS[name](objective, start, tol=self.tol, max_iter=max_iter, report=report, **options)
         if iterations is not None:
             iterations.close()
         self._raise_unless_kept(solution)
@@ -370,9 +375,10 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     def _default_solver(self):
         return PROX_NEWTON if self._strengths["l1"] > 0 else "lbfgs"
 
-    def _options_of(self, solver):
+    def _options_of(self, solver, *, near=False):
         """What a solver takes besides what all of them take."""
-        return {"mm": {"step": self.mm_step}, PROX_NEWTON: {"n_jobs": self.n_jobs}}.get(solver, {})
+        options = {"mm": {"step": self.mm_step}, "lbfgs": {"near": near}, PROX_NEWTON: {"n_jobs": self.n_jobs}}
+        return options.get(solver, {})
 
     def _check_penalty(self):
         if self._strengths["l1"] > 0 and self.solver not in ("auto", PROX_NEWTON):

@@ -3,6 +3,7 @@
 Threads that meet after every small product cost more time than they save, many times more where cores are shared.
 """
 
+import os
 from contextlib import contextmanager
 from functools import cache
 from threading import Lock
@@ -19,14 +20,15 @@ def suited_to(operations):
     The number of threads belongs to the process: of blocks in several threads at a time, the first one sets it and
     restores it, and the others take what they find.
     """
-    if operations >= MIN_OPERATIONS or not _taken.acquire(blocking=False):
+    if operations >= MIN_OPERATIONS or not _state.taken.acquire(blocking=False):
         yield
         return
+    taken = _state.taken
     try:
         with _controller().limit(limits=1, user_api="blas"):
             yield
     finally:
-        _taken.release()
+        taken.release()
 
 
 @cache
@@ -35,4 +37,16 @@ def _controller():
     return ThreadpoolController()
 
 
-_taken = Lock()
+class _State:
+    """Whether somebody has set the number of threads; a forked child has nobody who would give it back."""
+
+    def __init__(self):
+        self.begin()
+
+    def begin(self):
+        self.taken = Lock()
+
+
+_state = _State()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_state.begin)

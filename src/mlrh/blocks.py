@@ -31,10 +31,13 @@ def map_blocks(work, n_rows, *, rows_per_block, n_jobs=None):
 
     # Whoever is free takes the next block, the calling thread too: a task per block would cost more than small ones do.
     # In copies of the context, so that numpy.errstate holds in all threads alike.
-    others = [_pool(threads - 1).submit(copy_context().run, take_blocks) for _ in range(threads - 1)]
+    pool, others = _pool(max(threads, _n_cores()) - 1), []
     try:
+        for _ in range(threads - 1):
+            others.append(pool.submit(copy_context().run, take_blocks))
         take_blocks()
     finally:
+        deque(left, maxlen=0)
         # Nobody waits for a task that has not begun: it might be behind one that waits for this call.
         begun = [other for other in others if not other.cancel()]
         wait(begun)
@@ -43,18 +46,23 @@ def map_blocks(work, n_rows, *, rows_per_block, n_jobs=None):
     return results
 
 
+_n_cores = cache(cpu_count)  # files are read to tell
+
+
 @cache
 def _pool(n_threads):
     """Threads of this process, kept from call to call: to start them takes longer than many a call."""
     return ThreadPoolExecutor(n_threads, thread_name_prefix="mlrh")
 
 
-_n_cores = cache(cpu_count)  # files are read to tell
+def _forget_threads():
+    _pool.cache_clear()
+    _n_cores.cache_clear()
 
 
 # A forked child has none of its parent's threads. (Windows doesn't fork.)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 def effective_threads(n_jobs=None):

@@ -67,8 +67,12 @@ class Design:
         return coef, total if self.fit_intercept else np.zeros_like(total)
 
     def _is_thin(self, factor):
-        """Whether a product of dense features with this is worth a kernel of its own."""
-        return factor.shape[1] < FEW_LABELS and self.X.size >= MIN_ENTRIES and self.X.flags.c_contiguous
+        """Whether a product of dense features with this is worth a kernel of its own.
+
+        With more features its sums leave the cache, with fewer the vectors of labels are as long as X.
+        """
+        is_large = self.X.size >= MIN_ENTRIES and 16 <= self.n_features <= 4096
+        return is_large and factor.shape[1] < FEW_LABELS and self.X.flags.c_contiguous
 
     def gram(self, n_columns=None):
         """(X - mean)' diag(weights) (X - mean), in float64 throughout, for all columns of X or the first ones.

@@ -96,7 +96,8 @@ class MLRHClassifier(Incremental):
         Smallest and largest number of labels that predict answers with, the best within them being found. (min_labels
         and max_labels say which sets can be true.) None: no limit. They don't apply to one class per row.
     n_jobs : int, default=None
-        Threads over rows in the cardinality space. None: all usable cores, 1 inside a joblib worker.
+        Threads over rows in the cardinality space and in products with sparse features or few labels. None: all usable
+        cores, 1 inside a joblib worker.
     verbose : int, default=0
         1 prints a line per iteration. `set_callbacks` takes scikit-learn's callbacks, such as ProgressBar.
 
@@ -201,10 +202,10 @@ class MLRHClassifier(Incremental):
     def _form_of_scores(self, support):
         return ("linear",)
 
-    def _prepare(self, X, weights):
+    def _prepare(self, X, weights, C):
         options = {"fit_intercept": self.fit_intercept, "n_jobs": self.n_jobs}
         outer = Design(X, weights, **options)
-        rows = row_space(outer) if self.l1_ratio == 0 else None  # an L1 penalty is one on coefficients of X itself
+        rows = row_space(outer, C) if self.l1_ratio == 0 else None  # an L1 penalty is one on coefficients of X itself
         inner = outer if rows is None else Design(rows.features, weights, n_leading=rows.n_leading, **options)
         return _LinearPart(inner, outer, rows)
 
@@ -353,7 +354,7 @@ class KernelMLRHClassifier(MLRHBase):
     def _form_of_scores(self, support):
         return self.kernel, support.tolist() if self.kernel == "precomputed" else None
 
-    def _prepare(self, X, weights):
+    def _prepare(self, X, weights, C):
         gamma = self._gamma_value(X, weights)
         gram = self._kernel_matrix(X, X, gamma)
         if callable(self.kernel) or self.kernel == "precomputed":

@@ -49,7 +49,8 @@ class CoefficientMetric:
         with np.errstate(over="ignore", invalid="ignore"):
             matrix = design.gram(n_leading) if rows is None else design.gram_with(rows, n_leading)
             behind = design.squared_norms(rows)[len(matrix) :] if len(matrix) < design.n_features else np.zeros(0)
-        check_squares(np.concatenate([np.diag(matrix), behind]), design)
+        if rows is None:
+            check_squares(np.concatenate([np.diag(matrix), behind]), design)
         matrix *= curvature
         matrix[np.diag_indices_from(matrix)] += alpha
         self._scale = _scale_to_ones(matrix)
@@ -181,7 +182,11 @@ def _factor(matrix, eps):
 
 def _inverse(cholesky):
     """The inverse of a matrix with a diagonal of ones by its Cholesky factor; None where that is unsafe or useless."""
-    if cholesky is None or len(cholesky[0]) > MAX_INVERTED or np.diag(cholesky[0]).min(initial=1.0) < MIN_PIVOT:
+    if (
+        cholesky is None
+        or not 0 < len(cholesky[0]) <= MAX_INVERTED
+        or np.diag(cholesky[0]).min(initial=1.0) < MIN_PIVOT
+    ):
         return None
     inverse, _ = linalg.lapack.dpotri(cholesky[0], lower=cholesky[1])
     inverse = np.tril(inverse)

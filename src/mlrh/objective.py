@@ -78,6 +78,11 @@ class Objective:
         """The loss of the uniform distribution over the sets, or over two: what a decrease is held against."""
         return self.design.total_weight * max(self.space.log_count(), np.log(2))
 
+    @property
+    def n_operations(self):
+        """Of one product with the features."""
+        return 2 * self.design.X.size * self.n_labels
+
     def rounding_error(self, value):
         """What to expect of a value as rounding error: it is a sum of terms as large as those of `scale`."""
         return 4 * float(np.finfo(self.design.X.dtype).eps) * (abs(value) + self.scale)
@@ -223,9 +228,10 @@ class Objective:
         """What the value can still decrease by at most: half the squared gradient over the ridges, which bend it alike.
 
         Only the intercept has hardly any: it is taken to bend a tenth as much as at the labels' frequencies. Infinite
-        where nothing bounds it: without a ridge, and where labels are unknown, which leaves more than one optimum.
+        where that tells nothing: without a ridge; where labels are unknown, which leaves more than one optimum; and
+        where sizes hardly vary, so that intercepts may shift together.
         """
-        if self.alpha == 0 or self._given is not None:
+        if self.alpha == 0 or self._given is not None or self._independence < 0.2:
             return np.inf
         coef, intercept, bias = self.split(gradient)
         of_intercept = reciprocals(0.1 * self.design.total_weight * self._own_curvatures())
@@ -237,10 +243,11 @@ class Objective:
 
         Labels are interleaved: entry i of the parameters belongs to label i % n_labels. Told by the model at the start.
         """
-        if self.n_biases:
-            return 1
-        intercept = self.split(self.start())[1]
-        return self.n_labels if self.space.independence(intercept) > MIN_INDEPENDENCE else 1
+        return self.n_labels if not self.n_biases and self._independence > MIN_INDEPENDENCE else 1
+
+    @cached_property
+    def _independence(self):
+        return self.space.independence(self.split(self.start())[1])
 
     def majoriser(self, curvature):
         """`metric`, or an error where the full matrix it takes to bound the Hessian is too large to factorise."""
@@ -288,9 +295,21 @@ class Objective:
         Dense features have a matrix for each label, or one for all; sparse ones the correlations of the usual metric,
         and diagonals of their own.
         """
-        _, _, variances, misfit, _ = self.with_curvatures(parameters)
-        curvatures = np.asarray(variances + misfit, np.float64)  # where a label is a surprise its curvature will grow
-        return self._solver(self._coefficients_with(curvatures), curvatures.sum(axis=0))
+        curvatures = self._curvatures(parameters)
+        return self._solver(self._coefficients_with(curvatures), curvatures.sum(axis=0, dtype=np.float64))
+
+    def _curvatures(self, parameters):
+        """Variances and misfit of `with_curvatures` together, in as few arrays as can be."""
+        secants, (_, marginals, _) = self._expectations(parameters)
+        variances = marginals * (1 - marginals)
+        marginals -= self.Y
+        np.abs(secants, out=secants)
+        secants += 2
+        np.divide(np.abs(marginals, out=marginals), secants, out=secants)
+        np.maximum(variances, secants, out=variances)
+        if self._weights is not None:
+            variances *= self._weights[:, None].astype(variances.dtype)
+        return variances
 
     def _coefficients_with(self, curvatures):
         if sparse.issparse(self.design.X) or self.design.n_features > MAX_FACTORED:
@@ -299,7 +318,8 @@ class Objective:
             own = LabelMetric.at(self.design, curvatures=curvatures, alpha=self.alpha)
             if own is not None:
                 return own
-        options = {"alpha": self.alpha, "n_leading": self.design.n_leading, "rows": curvatures.mean(axis=1)}
+        rows = curvatures.mean(axis=1, dtype=np.float64)
+        options = {"alpha": self.alpha, "n_leading": self.design.n_leading, "rows": rows}
         return CoefficientMetric(self.design, curvature=1.0, **options)
 
     def _solver(self, coefficients, of_intercept):

@@ -10,17 +10,20 @@ from scipy import linalg, sparse
 from mlrh.gram_features import GramFeatures
 
 MAX_DENSE = 40_000_000  # entries of a matrix that may be made dense
-MAX_NOISE = 1e-11  # in scores per unit of C, from rounding in products of rows
+MAX_NOISE = 1e-8  # in scores, from rounding in products of rows
 
 
-def row_space(design):
-    """An `OrthogonalRows` or `GramRows` of the design, or None where its features are cheaper as they are."""
+def row_space(design, C):
+    """An `OrthogonalRows` or `GramRows` of the design, or None where its features are cheaper as they are.
+
+    For penalties of 1/C or more.
+    """
     n_samples, n_features = design.n_samples, design.n_features
     if n_samples >= n_features or n_samples * n_features > MAX_DENSE:
         return None
     if not sparse.issparse(design.X):
         return OrthogonalRows(design)
-    if GramRows.pays(design):
+    if GramRows.pays(design, C):
         return GramRows(design)
     return OrthogonalRows(design) if design.X.nnz > n_samples**2 else None
 
@@ -56,21 +59,23 @@ class GramRows:
         self.features, self.n_leading = self._factors.features, self._factors.n_leading
 
     @staticmethod
-    def pays(design):
+    def pays(design, C):
         """Whether products of sparse rows keep the digits of scores, and coordinates are less work than coefficients.
 
-        For each label, an iteration takes two products with a square matrix instead of one with few entries, and
-        handles vectors (about 30 of them, and slower by a number) of the length of rows instead of features.
+        What rounding takes from a product of rows, times coefficients of rows up to C, is the noise in scores. For each
+        label, an iteration takes two products with a square matrix instead of one with few entries, and handles vectors
+        (about 30 of them, and slower by a number) of the length of rows instead of features.
         """
         n_samples, n_features = design.n_samples, design.n_features
         with np.errstate(over="ignore"):
             largest = float(np.asarray(design.X.multiply(design.X).sum(axis=1)).max())
-        noise = np.finfo(np.float64).eps * n_samples * largest
+        noise = np.finfo(np.float64).eps * n_samples * largest * C
         return noise <= MAX_NOISE and n_samples**2 < 500 * (n_features - n_samples)
 
     def expand(self, z):
         """Coefficients of X (n_features, n_labels) from those of the features."""
-        return self._design.pull_back(self._factors.to_dual(z))[0]
+        dual = self._factors.to_dual(z)  # of the size of C, and cancelling: in float64
+        return self._design.X.T.astype(np.float64) @ dual - np.outer(self._design.shift, dual.sum(axis=0))
 
     def reduce(self, coef):
         """Coefficients of the features that give the scores of X with coef."""

@@ -1,7 +1,7 @@
 """C and other settings of the classifiers by cross validation, over a whole path of C at once.
 
 What doesn't depend on C is done once per fold: for a kernel that is the factorisation of its matrix. Fits go from
-strong to weak penalties, each from the solution before.
+strong to weak penalties, each from where those before point to.
 """
 
 import warnings

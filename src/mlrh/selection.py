@@ -74,6 +74,8 @@ class _Chosen(MLRHBase):
         Weights count in every fit and in every score. Callbacks hear of the fit to all rows.
         """
         Cs, settings = _grid(self.Cs), self._settings()
+        for own in settings:
+            self._with_C(Cs[0], **own)._check_penalty()
         X, y = indexable(X, y)
         form, Y = targets.encode(y, partly_known=True)
         targets.check_same_length(X, Y)
@@ -121,9 +123,10 @@ class _Chosen(MLRHBase):
 class MLRHClassifierCV(_Chosen, MLRHClassifier):
     """MLRHClassifier with C, and l1_ratio if asked for, chosen by cross validation.
 
-    Each fold is fitted along the whole path of C, from strong to weak penalties and each from the solution before (but
-    where y holds NaN, each anew). The mean score over the folds decides; among equals the strongest penalty. The fit to
-    all rows starts anew. To save it, `cv` must be an int or None and `scoring` a name or None: set_params will do.
+    Each fold is fitted along the whole path of C, from strong to weak penalties and each from where those before point
+    to (but where y holds NaN, each anew). The mean score over the folds decides; among equals the strongest penalty.
+    The fit to all rows starts anew. To save it, `cv` must be an int or None and `scoring` a name or None: set_params
+    will do.
 
     Parameters
     ----------

@@ -13,6 +13,7 @@ from itertools import islice
 
 import numpy as np
 
+from mlrh import blas_threads
 from mlrh.quasi_newton import Memory
 
 MEMORY = 5  # pairs of steps and gradient changes that lbfgs keeps
@@ -73,15 +74,17 @@ def mm(objective, start, *, tol, max_iter, step="safe", report=None):
     return iterate(objective, begin, propose, move, solve, tol=tol, max_iter=max_iter, report=report)
 
 
-def lbfgs(objective, start, *, tol, max_iter, report=None):
+def lbfgs(objective, start, *, tol, max_iter, near=False, report=None):
     """Limited-memory BFGS whose initial inverse Hessian is the metric of the stopping rule, scaled.
 
     Equivalent to L-BFGS after a change of variables that makes the metric the identity, without forming its root. It
     remembers per label where the objective says that labels are loosely coupled, until steps have to be cut short. That
     is tried again nearer to the optimum, with the metric there, where a metric is cheap. Its own estimate of the
     decrease left is that of its quadratic model, or the decreases of the last two iterations if they were larger.
+
+    near says that the start is near the optimum and no more confident, so that its curvature is worth looking at.
     """
-    run = _Lbfgs(objective, start)
+    run = _Lbfgs(objective, start, objective.metric(at=start if near else None))
     # Checked with the metric alone: what the memory holds hides the flat directions that it has not seen.
     return iterate(objective, run.begin, run.propose, run.move, run.solve, tol=tol, max_iter=max_iter, report=report)
 
@@ -89,8 +92,8 @@ def lbfgs(objective, start, *, tol, max_iter, report=None):
 class _Lbfgs:
     """What lbfgs knows from one iteration to the next: the metric, the memory, and doubts in separate memories."""
 
-    def __init__(self, objective, start):
-        self._objective, self._metric = objective, objective.metric(at=start)
+    def __init__(self, objective, start, metric):
+        self._objective, self._metric = objective, metric
         self._n_iter, self._renewal, self._wait = 0, np.inf, float(FIRST_WAIT)
         self._begin_anew(len(start))
         self.begin = _arrive(objective, start, self.solve)
@@ -231,8 +234,10 @@ class _Progress:
 def iterate(objective, state, propose, move, precondition, *, tol, max_iter, report):
     """The solution that `_advance` comes to, or came to before it was interrupted."""
     progress, interrupted, stopped = _Progress(state), False, False
+    options = {"tol": tol, "max_iter": max_iter, "report": report}
     try:
-        stopped = _advance(progress, objective, propose, move, precondition, tol=tol, max_iter=max_iter, report=report)
+        with blas_threads.suited_to(objective.n_operations):
+            stopped = _advance(progress, objective, propose, move, precondition, **options)
     except KeyboardInterrupt:
         interrupted = True
     state, n_iter = progress.reached

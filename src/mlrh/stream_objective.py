@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from mlrh.design import Design
 from mlrh.knowledge import UNKNOWN
@@ -120,14 +119,6 @@ class StreamObjective(Objective):
         if self._linear is None:
             return product
         return lambda direction: product(direction) + self._damping * direction
-
-    def metric(self, curvature=None, *, at=None):
-        """As for other objectives, but of sparse features the usual one: calls may be too short to pay for more."""
-        return super().metric(curvature, at=None if sparse.issparse(self.design.X) else at)
-
-    @property
-    def renews_cheaply(self):
-        return False
 
     @property
     def _admissible(self):

@@ -47,8 +47,9 @@ def multiply_transposed(matrix, thin, *, n_jobs=None):
 
 
 def _rows_per_block(matrix, packed):
-    """A multiple of 8, the rows that kernels take at a time."""
-    return int(max(1, TARGET_ENTRIES // max(1, 8 * matrix.shape[1] * len(packed)))) * 8
+    """A multiple of 8, the rows that kernels take at a time; enough to keep sums small beside the rows themselves."""
+    n_groups = len(packed)
+    return int(max(8 * n_groups, TARGET_ENTRIES // max(1, 8 * matrix.shape[1] * n_groups))) * 8
 
 
 def _packed(thin):
