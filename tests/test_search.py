@@ -103,16 +103,16 @@ def test_every_fit_of_a_path_is_the_fit_at_that_c(grid, options):
 def test_a_path_goes_on_where_the_last_three_fits_point_to():
     reached = [(np.full((2, 2), place**2 - 3 * place), np.array([place, 0.0]), None) for place in (1.0, 2.0, 4.0)]
     starts = _extrapolated(reached, np.exp([0.5, 1.0, 2.0, 4.0, 5.0]))
-    assert [start[0][0, 0] for start in starts] == pytest.approx([4.0, 4.0 + 3.0, 10.0])
-    assert [start[1][0] for start in starts] == pytest.approx([4.0, 5.0, 5.0])
+    assert [start[0][0, 0] for start in starts] == pytest.approx([4.0 + 3.0, 10.0])
+    assert [start[1][0] for start in starts] == pytest.approx([5.0, 5.0])
 
 
 def test_a_path_has_no_direction_before_its_second_fit_or_along_equal_values():
     reached = [(np.ones((1, 1)), np.ones(1), None), (np.zeros((1, 1)), np.ones(1), None)]
     assert _extrapolated([], [1.0]) == []
-    assert len(_extrapolated(reached[:1], [1.0, 2.0])) == 1
-    assert len(_extrapolated(reached, [1.0, 1.0, 2.0])) == 1
-    assert len(_extrapolated(reached, [1.0, 2.0, np.inf])) == 1
+    assert _extrapolated(reached[:1], [1.0, 2.0]) == reached[:1]
+    for Cs in ([1.0, 1.0, 2.0], [1.0, 2.0, np.inf], [1.0, 1.01, 1000.0]):
+        assert _extrapolated(reached, Cs) == reached[1:]
 
 
 @pytest.mark.parametrize("model", [MLRHClassifier(), KernelMLRHClassifier(gamma=0.1)])

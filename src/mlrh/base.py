@@ -45,6 +45,7 @@ class _Problem:
 NOTED_OF_X = ("n_features_in_", "feature_names_in_")
 OF_STREAMS = ("_stream", "n_samples_seen_", "n_passes_")
 PROX_NEWTON = "prox-newton"
+MAX_SHARE = 8.0  # of one fit in where a path points to; evenly spaced values of C have 3 at most
 SOLVERS = {"mm": solvers.mm, "lbfgs": solvers.lbfgs, "newton-cg": solvers.newton_cg, PROX_NEWTON: prox_newton}
 
 
@@ -104,7 +105,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     def _fit_path(self, X, y, Cs, sample_weight=None):
         """Yields self fitted at each C in turn; what doesn't depend on C is done once.
 
-        Each starts from the last, or where the last three point to along log C, whichever is better.
+        Each starts where the last two or three point to along log C, whichever is better.
         """
         problem = self._pose(X, y, sample_weight)
         prepared = self._prepare(problem.X, problem.weights, max(Cs))
@@ -400,19 +401,21 @@ def _check_strength(C, weights):
 
 
 def _extrapolated(reached, Cs):
-    """The last of the starts that were reached at Cs[:-1], and where the last two and three point to at Cs[-1].
+    """Where the last two and three of the starts that were reached at Cs[:-1] point to at Cs[-1]; or else the last.
 
-    By polynomials in log C. Coefficients and mean scores go along, biases stay.
+    By polynomials in log C, unless they reach far beyond what is known. Coefficients and mean scores go along, biases
+    stay.
     """
-    places = np.log(Cs[-len(reached) - 1 :]) if reached else np.zeros(1)
-    starts = list(reached[-1:])
+    starts, places = [], np.log(Cs[-len(reached) - 1 :]) if reached else np.zeros(1)
     for n_points in range(2, len(reached) + 1):
         known, place = places[-n_points - 1 : -1], places[-1]
         if not np.isfinite(place) or (np.diff(known) <= 0).any():
             break
         others = [np.delete(known, j) for j in range(n_points)]
         shares = [np.prod((place - other) / (own - other)) for own, other in zip(known, others, strict=True)]
+        if max(np.abs(shares)) > MAX_SHARE:
+            break
         pairs = zip(*(start[:2] for start in reached[-n_points:]), strict=True)
         coef, mean_score = (sum(share * value for share, value in zip(shares, values, strict=True)) for values in pairs)
         starts.append((coef, mean_score, reached[-1][2]))
-    return starts
+    return starts or reached[-1:]

@@ -72,6 +72,7 @@ class Objective:
         absorbed = space.absorbed_biases()[:, : None if design.fit_intercept else 1]
         self._absorbed = linalg.orth(absorbed) if learn_bias else np.zeros((0, 0))
         self._intercept_ridge = INTERCEPT_RIDGE * design.total_weight if design.fit_intercept else 0.0
+        self._evaluated: tuple = (None, 0.0, None)  # parameters, value and gradient of the last candidate for a start
 
     @cached_property
     def scale(self):
@@ -129,6 +130,9 @@ class Objective:
 
         In rows that are partly known, the marginals given what is known take the place of Y.
         """
+        evaluated, self._evaluated = self._evaluated, (None, 0.0, None)
+        if evaluated[0] is parameters:
+            return evaluated[1:]
         scores, expectations = self._expectations(parameters)
         if self._given is None:
             scores = None  # as large as the marginals, and not needed any more
@@ -156,8 +160,10 @@ class Objective:
         return self.l1 * float(np.abs(self.split(parameters)[0]).sum())
 
     def penalised_value(self, parameters):
-        """The whole objective, infinite where it is not a number."""
-        value = self.value(parameters) + self.l1_penalty(parameters)
+        """The whole objective, infinite where it is not a number; kept for a solver that starts at these parameters."""
+        value, gradient = self.value_and_gradient(parameters)
+        self._evaluated = parameters, value, gradient
+        value += self.l1_penalty(parameters)
         return value if np.isfinite(value) else np.inf
 
     @property
