@@ -537,3 +537,20 @@ def test_the_gradient_of_rows_agrees_with_finite_differences_of_their_loss(store
     distribution = CardinalitySpace(4, 1, 3, split(flat, 4)[2]).distribution(X @ split(flat, 4)[0] + split(flat, 4)[1])
     known = np.where(Y == UNKNOWN, np.nan, Y)
     assert loss(0.0)[0] == pytest.approx(-weights @ distribution.log_prob_of_known(known))
+
+
+def test_numbers_stand_for_the_columns_of_a_frame():
+    X, Y = make_multilabel(60)
+    frame = pd.DataFrame(Y, columns=[f"label {k}" for k in range(Y.shape[1])])
+    numbered = MLRHClassifier().partial_fit(X, frame, classes=range(Y.shape[1])).partial_fit(X, frame)
+    named = MLRHClassifier().partial_fit(X, frame, classes=frame.columns).partial_fit(X, frame)
+    assert numbered.classes_.tolist() == named.classes_.tolist() == frame.columns.tolist()
+    np.testing.assert_array_equal(numbered.coef_, named.coef_)
+    with pytest.raises(ValueError, match="classes must be the names of y's columns"):
+        MLRHClassifier().partial_fit(X, frame, classes=["a", "b", "c", "d"][: Y.shape[1]])
+
+
+def test_a_chunk_without_rows_is_one_clear_error():
+    X, Y = make_multilabel(20)
+    with pytest.raises(ValueError, match="at least one row; got none"):
+        MLRHClassifier().partial_fit(X[:0], Y[:0], classes=range(Y.shape[1]))

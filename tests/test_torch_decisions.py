@@ -83,3 +83,8 @@ def test_marginals_of_one_half_are_left_out_in_every_type(dtype):
 def test_a_wrong_decision_is_one_sentence(decision, message):
     with pytest.raises(ValueError, match=message):
         decide(CardinalitySpace(3, 1, 2).distribution(torch.zeros(1, 3)), decision)
+
+
+def test_logits_in_place_of_a_distribution_are_one_clear_error():
+    with pytest.raises(ValueError, match="decide takes a distribution, not logits"):
+        decide(torch.zeros(2, 3), "f1")

@@ -335,3 +335,14 @@ def test_ties_go_to_the_smaller_set_and_then_to_the_lower_labels(case):
     space = CardinalitySpace(len(case.scores), case.min_labels, case.max_labels, case.size_bias)
     mode = space.distribution(torch.tensor(case.scores, dtype=torch.float64)[None]).mode()[0]
     assert mode.tolist() == case.enumerate().best_sets()[0].tolist()
+
+
+def test_more_sets_than_there_are_cost_no_more_than_all_of_them():
+    distribution = CardinalitySpace(n_labels=4, min_labels=1, max_labels=2).distribution(torch.randn(3, 4))
+    all_sets, all_log_probs = distribution.top_sets(10)
+    sets, log_probs = distribution.top_sets(100_000)
+    assert sets.shape == (3, 100_000, 4)
+    torch.testing.assert_close(sets[:, :10], all_sets)
+    torch.testing.assert_close(log_probs[:, :10], all_log_probs)
+    assert not sets[:, 10:].any()
+    assert (log_probs[:, 10:] == -torch.inf).all()

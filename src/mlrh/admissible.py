@@ -17,6 +17,8 @@ def sizes(Y, support, min_labels, max_labels):
 
     Of a row that is not complete the labels known to be present count.
     """
+    if "auto" not in (min_labels, max_labels) and min_labels > max_labels:
+        raise ValueError(f"min_labels must be at most max_labels; got {min_labels} and {max_labels}.")
     present, possible = _size_ranges(Y)
     smallest = int(present.min()) if min_labels == "auto" else min_labels
     largest = int(present.max()) if max_labels == "auto" else max_labels

@@ -32,7 +32,8 @@ def declared(y, classes):
     if form.kind in PLACED:
         _check_ordered(classes)
         return replace(form, classes=np.asarray(names))
-    check_same(form, classes)
+    if set(names) != set(form.classes.tolist()) and names != list(range(len(names))):
+        raise ValueError(f"classes must be the names of y's columns, {form.classes.tolist()!r}; got {names!r}.")
     return form
 
 
@@ -41,7 +42,8 @@ def check_same(form, classes):
     names, known = _names(classes), form.classes.tolist()
     if form.kind in PLACED:
         _check_ordered(classes)
-    if names != known if form.kind in PLACED else set(names) != set(known):
+    is_other = names != known if form.kind in PLACED else set(names) != set(known) and names != list(range(len(known)))
+    if is_other:
         raise ValueError(
             f"classes must stay what they were at the first call of partial_fit, {known!r}; got {names!r}."
         )

@@ -72,6 +72,8 @@ class Incremental(MLRHBase):
         form = self._form_of_stream(y, classes, is_first=is_first)
         Y = form.indicator(y, partly_known=True)
         targets.check_same_length(X, Y)
+        if len(Y) == 0:
+            raise ValueError("X and y must have at least one row; got none. Leave empty chunks out.")
         weights = _check_sample_weight(
             sample_weight, Y, dtype=np.float64, ensure_non_negative=True, allow_all_zero_weights=True
         )

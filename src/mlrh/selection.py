@@ -245,8 +245,10 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
         more than one.
     kernel, degree, coef0
         See KernelMLRHClassifier.
-    label_space, min_labels, max_labels, size_bias, l1_ratio, fit_intercept, solver, mm_step, tol, max_iter
+    label_space, min_labels, max_labels, size_bias, fit_intercept, solver, mm_step, tol, max_iter
         See MLRHClassifier.
+    l1_ratio : 0
+        Kernel models have no L1 penalty.
     decision, answer_sizes, verbose
         See MLRHClassifier.
 

@@ -38,6 +38,8 @@ def decide(distribution, decision="exact_match"):
     >>> decide(d, lambda tp, fp, fn: -(fp + 5 * fn)).tolist()  # to miss a label costs as much as five too many
     [[1, 1, 0]]
     """
+    if isinstance(distribution, torch.Tensor):
+        raise ValueError("decide takes a distribution, not logits; make one with MLRHLoss.distribution(logits).")
     if isinstance(decision, str) and decision in BY_NAME:
         return BY_NAME[decision](distribution)
     if isinstance(decision, tuple) and len(decision) == 2 and decision[0] == "top":

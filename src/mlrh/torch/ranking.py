@@ -3,6 +3,8 @@
 `log_weights` is (n_sizes,), -inf for a size that is not admissible. Ties: the lower label first, the smaller set first.
 """
 
+import math
+
 import torch
 
 from mlrh.torch.recurrence import blocks
@@ -51,11 +53,23 @@ def top_sets(scores, log_weights, n):
     place, so that only the first max_labels + n - 1 ranks matter. Going through them, the n best sets of each size are
     kept: O(n_ranks) steps on tensors (n_rows, n_sizes, 2 n, n_ranks), rows in blocks.
     """
+    wanted, n = n, _at_most_all(n, scores.shape[1], len(log_weights) - 1)
     n_ranks = min(scores.shape[1], len(log_weights) - 1 + n - 1)
     rows_at_once = blocks(len(scores), 2 * n * len(log_weights) * n_ranks) or [slice(0)]
     found = [_top_sets_of_block(scores[rows], log_weights, n, n_ranks) for rows in rows_at_once]
-    sets, exist = zip(*found, strict=True)
-    return torch.cat(sets), torch.cat(exist)
+    sets, exist = (torch.cat(parts) for parts in zip(*found, strict=True))
+    missing = wanted - n
+    return torch.nn.functional.pad(sets, (0, 0, 0, missing)), torch.nn.functional.pad(exist, (0, missing))
+
+
+def _at_most_all(n, n_labels, max_labels):
+    """n, or the number of sets of up to max_labels labels if there are fewer."""
+    n_sets = 0
+    for size in range(max_labels + 1):
+        n_sets += math.comb(n_labels, size)
+        if n_sets >= n:
+            return n
+    return n_sets
 
 
 def _top_sets_of_block(scores, log_weights, n, n_ranks):
