@@ -2,45 +2,22 @@
 
 import doctest
 import pickle
-import tracemalloc
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from reference import central_difference
 from samples import make_multilabel
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.preprocessing import scale
+from stream_samples import objective, shown, sparse_rows
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier, streaming
-from mlrh.knowledge import UNKNOWN
-from mlrh.label_space import CardinalitySpace
 from mlrh.persistence import load, save
-from mlrh.row_sample import RowSample, row_hashes
 from mlrh.selection import MLRHClassifierCV
-from mlrh.stream_objective import loss_and_gradient, split, zeros
-
-
-def shown(model, X, y, *, classes, chunk=50, passes=1, weights=None):
-    """The model after passes over the rows in calls of that many rows."""
-    for _ in range(passes):
-        for start in range(0, X.shape[0], chunk):
-            rows = slice(start, start + chunk)
-            weight = None if weights is None else weights[rows]
-            model.partial_fit(X[rows], y[rows], classes=classes, sample_weight=weight)
-    return model
-
-
-def objective(model, X, y):
-    """The penalised loss of the model, from the probabilities that it gives."""
-    Y = model._targets.indicator(y)
-    loss = -model.distribution(X).log_prob(Y).sum(dtype=np.float64)
-    penalty = np.square(model.coef_, dtype=np.float64).sum() / (2 * model.C)
-    return loss + penalty + 0.05 * np.square(model.size_bias_).sum()
 
 
 def three_classes():
@@ -52,11 +29,6 @@ def three_classes():
 def two_classes():
     X, y = load_breast_cancer(return_X_y=True)
     return scale(X), y
-
-
-def sparse_rows():
-    X, Y = make_multilabel(400, 30)
-    return sparse.csr_array(np.where(np.abs(X) > 0.8, X, 0.0)), Y
 
 
 CASES = {
@@ -376,66 +348,6 @@ def test_models_that_cannot_be_fitted_in_parts_have_no_partial_fit_and_say_why(m
     assert not hasattr(KernelMLRHClassifier(), "partial_fit")
 
 
-@pytest.mark.parametrize("make", [make_multilabel, sparse_rows])
-@pytest.mark.parametrize("share, passes", [(0.5, 4), (0.2, 8)])
-def test_passes_over_more_rows_than_are_kept_come_within_one_percent_of_fit(make, share, passes, monkeypatch):
-    X, Y = make(2000, 6) if make is make_multilabel else make()
-    fitted = MLRHClassifier(size_bias=True).fit(X, Y)
-    whole = RowSample().add(X, Y.astype(np.int8), np.ones(len(Y)), row_hashes(X, Y), max_bytes=np.inf)
-    monkeypatch.setattr(streaming, "MAX_BYTES", share * whole._n_bytes())
-    model = shown(MLRHClassifier(size_bias=True), X, Y, classes=range(4), passes=passes)
-    assert 0 < len(model._stream["sample"]["weights"]) < share * len(Y) and model.n_passes_ == passes
-    assert objective(model, X, Y) <= 1.01 * fitted.objective_
-
-
-def test_fewer_rows_kept_than_features_never_lead_uphill_for_long(monkeypatch):
-    rng = np.random.RandomState(0)
-    factors = rng.normal(size=(1000, 20))
-    X = factors @ rng.normal(size=(20, 80)) + 0.1 * rng.normal(size=(1000, 80))  # features that are much alike
-    Y = CardinalitySpace(4, 1, 3).sample(factors[:, :4] * 2, 1, rng)[:, 0].astype(np.int64)
-    monkeypatch.setattr(streaming, "MAX_BYTES", 40_000)
-    model, values = MLRHClassifier(), []
-    for _ in range(8):
-        values.append(objective(shown(model, X, Y, classes=range(4), chunk=100), X, Y))
-    assert len(model._stream["sample"]["weights"]) < 80
-    assert np.isfinite(values).all() and min(values[4:]) < values[0] and values[-1] < 2 * min(values)
-
-
-CHANGES = {
-    "C": ({"C": 1.0}, {"C": 1e-3}),
-    "size bias": ({"size_bias": True}, {"size_bias": False}),
-    "intercept": ({}, {"fit_intercept": False}),
-    "sizes": ({}, {"min_labels": 0}),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("max_bytes", [2**25, 20_000])
-@pytest.mark.parametrize("n_more", [0, 400])
-def test_another_setting_leads_where_fit_leads_with_it(change, max_bytes, n_more, monkeypatch):
-    X, Y = make_multilabel(1000, max_labels=4)
-    first, then = CHANGES[change]
-    monkeypatch.setattr(streaming, "MAX_BYTES", max_bytes)
-    model = shown(MLRHClassifier(**first), X, Y, classes=range(4), chunk=200, passes=3)
-    shown(model, X[:n_more], Y[:n_more], classes=None, chunk=200)
-    shown(model.set_params(**then), X[n_more:], Y[n_more:], classes=None, chunk=200)
-    shown(model, X, Y, classes=None, chunk=200, passes=6)
-    assert model.n_passes_ == 10
-    assert model._stream["damping"] <= 16  # no step back at every pass
-    assert objective(model, X, Y) <= 1.005 * MLRHClassifier(**then).fit(X, Y).objective_
-    assert change != "size bias" or not np.any(model.size_bias_)
-
-
-def test_the_objective_that_passes_compare_is_that_of_fit(monkeypatch):
-    X, Y = make_multilabel(1000)
-    monkeypatch.setattr(streaming, "MAX_BYTES", 20_000)
-    model = shown(MLRHClassifier(size_bias=True), X, Y, classes=range(4), chunk=200, passes=1)
-    before = objective(model, X, Y)
-    shown(model, X, Y, classes=None, chunk=200)
-    assert np.square(model.size_bias_).sum() > 1e-4
-    assert model._stream["best"]["objective"] == pytest.approx(before, rel=1e-9)
-
-
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("chunk", [7, 30, 70, 150, 230])
 def test_calls_that_straddle_passes_count_every_row_once(chunk, shuffled):
@@ -449,15 +361,6 @@ def test_calls_that_straddle_passes_count_every_row_once(chunk, shuffled):
     assert (model.n_passes_, model.n_samples_seen_) == (6, 600)
     assert (model._stream["counted"]["n_rows"], model._stream["again"]["n_rows"]) == (100, 0)
     assert objective(model, X, Y) <= 1.001 * MLRHClassifier().fit(X, Y).objective_
-
-
-def test_further_passes_end_within_calls_where_rows_are_left_out(monkeypatch):
-    X, Y = make_multilabel(1000)
-    monkeypatch.setattr(streaming, "MAX_BYTES", 20_000)
-    model = shown(MLRHClassifier(), X, Y, classes=range(4), chunk=250)
-    shown(model, np.vstack([X] * 6), np.vstack([Y] * 6), classes=None, chunk=700)
-    assert (model.n_passes_, model._stream["counted"]["n_rows"]) == (7, 1000)
-    assert objective(model, X, Y) <= 1.01 * MLRHClassifier().fit(X, Y).objective_
 
 
 @pytest.mark.parametrize("chunk", [30, 130, 1000])
@@ -475,34 +378,6 @@ def test_one_row_a_thousand_times_is_a_thousand_passes():
     assert (model.n_passes_, model._stream["counted"]["n_rows"]) == (1501, 1)
 
 
-@pytest.mark.parametrize("kind", ["dense", "integers", "CSR"])
-def test_a_memory_map_is_never_loaded_as_a_whole(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(streaming, "MAX_BYTES", 2**20)
-    monkeypatch.setattr(streaming, "BLOCK_BYTES", 2**18)
-    rng = np.random.RandomState(0)
-    values = (rng.uniform(size=(120_000, 50)) < 0.5).astype(np.int64 if kind == "integers" else np.float64)
-
-    def mapped(array, name):
-        array.tofile(tmp_path / name)
-        return np.memmap(tmp_path / name, dtype=array.dtype, mode="r", shape=array.shape)
-
-    if kind == "CSR":
-        plain = sparse.csr_array(values)
-        arrays = (mapped(plain.data, "data"), mapped(plain.indices, "indices"), mapped(plain.indptr, "indptr"))
-        X, n_bytes = sparse.csr_array(arrays, shape=plain.shape), plain.data.nbytes
-    else:
-        X, n_bytes = mapped(values, "X"), values.nbytes
-    y = (values[:, 0] + values[:, 1] + rng.uniform(size=len(values)) > 1.5).astype(int)
-    model = MLRHClassifier(n_jobs=1).partial_fit(X[:500], y[:500], classes=[0, 1])
-    tracemalloc.start()
-    model.partial_fit(X, y)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 0.5 * n_bytes and n_bytes > 2e7
-    fitted = MLRHClassifier().fit(values, y)
-    assert np.abs(model.predict_proba(values) - fitted.predict_proba(values)).mean() < 0.01
-
-
 def test_the_example_of_the_page_on_streams_runs():
     page = Path(__file__).parents[1] / "docs" / "streams.md"
     results = doctest.testfile(str(page), module_relative=False)
@@ -518,25 +393,6 @@ def test_no_call_warns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         shown(MLRHClassifier(size_bias=True), X0, Y0, classes=range(4), chunk=1)
-
-
-@pytest.mark.parametrize("stored", [np.asarray, sparse.csr_array])
-def test_the_gradient_of_rows_agrees_with_finite_differences_of_their_loss(stored):
-    rng = np.random.RandomState(0)
-    X, Y = make_multilabel(30, 3, min_labels=1, max_labels=3)
-    Y = np.where(rng.uniform(size=Y.shape) < 0.2, UNKNOWN, Y).astype(np.int8)
-    flat, direction = rng.normal(size=(2, len(zeros(3, 4))))
-    weights = rng.uniform(size=30)
-
-    def loss(t):
-        at = flat + t * direction
-        space = CardinalitySpace(4, 1, 3, split(at, 4)[2])
-        return loss_and_gradient(space, at, stored(X), Y, weights)
-
-    assert loss(0.0)[1] @ direction == pytest.approx(central_difference(lambda t: loss(t)[0]), rel=1e-7)
-    distribution = CardinalitySpace(4, 1, 3, split(flat, 4)[2]).distribution(X @ split(flat, 4)[0] + split(flat, 4)[1])
-    known = np.where(Y == UNKNOWN, np.nan, Y)
-    assert loss(0.0)[0] == pytest.approx(-weights @ distribution.log_prob_of_known(known))
 
 
 def test_numbers_stand_for_the_columns_of_a_frame():

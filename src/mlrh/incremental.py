@@ -95,7 +95,7 @@ class Incremental(MLRHBase):
                 X_block = stream.sample.alike(X_block[chosen - rows.start])
                 stream = stream.show(X_block, Y[chosen], weights[chosen], settings).settle(settings)
         if not form.is_one_class_per_row:
-            decisions.check(self.decision, self.answer_sizes, stream.space())
+            decisions.check(self.decision, self.answer_sizes, stream.space(stream.result))
         self._keep_stream(stream, form, {name: vars(noting)[name] for name in NOTED_OF_X if name in vars(noting)})
         return self
 
@@ -126,12 +126,12 @@ class Incremental(MLRHBase):
 
     def _keep_stream(self, stream, form, noted):
         """Store the stream and all that predictions need of it."""
-        coef, intercept, _ = split(stream.parameters, stream.n_labels)
+        coef, intercept, _ = split(stream.result, stream.n_labels)
         dtype = stream.sample.parts[0][0].dtype
         for name in (*NOTED_OF_X, "support_", "objective_", "history_"):
             self.__dict__.pop(name, None)
         self.__dict__.update(noted)
-        self._keep_biases(stream.space(self.n_jobs), np.zeros(0), dtype)
+        self._keep_biases(stream.space(stream.result, self.n_jobs), np.zeros(0), dtype)
         self.coef_, self.intercept_ = np.ascontiguousarray(coef.T).astype(dtype), intercept.astype(dtype)
         self.min_labels_, self.max_labels_ = stream.sizes
         self._targets, self.classes_ = form, form.classes
