@@ -229,6 +229,29 @@ def test_what_can_not_be_scored_or_fitted_is_one_clear_error(model, y, message):
         model.fit(X, y)
 
 
+def refuses(model, X, y):
+    raise ValueError("a metric of my own")
+
+
+@pytest.mark.parametrize(
+    ("model", "X", "message"),
+    [
+        (MLRHClassifierCV(Cs=CS), np.where(X > 2, np.nan, X), "^Input X contains NaN"),
+        (MLRHClassifierCV(Cs=CS, n_jobs=0), X, "^n_jobs == 0"),
+        (MLRHClassifierCV(Cs=CS, scoring=refuses), X, "^a metric of my own$"),
+        (KernelMLRHClassifierCV(Cs=CS, kernel="precomputed"), X, "^A precomputed kernel matrix must be square"),
+    ],
+)
+def test_no_fold_is_accused_of_what_is_wrong_elsewhere(model, X, message):
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, Y)
+
+
+def test_gammas_of_a_kernel_that_has_none_are_warned_of():
+    with pytest.warns(UserWarning, match="kernel='linear' has no gamma, so that all 2 gammas give the same fits"):
+        KernelMLRHClassifierCV(Cs=CS, kernel="linear", gammas=[0.1, 1.0]).fit(X, Y)
+
+
 @pytest.mark.parametrize("model", [MLRHClassifierCV(Cs=CS, cv=3), KernelMLRHClassifierCV(Cs=CS, cv=3)])
 def test_a_saved_model_predicts_as_before_and_knows_its_choice(model, tmp_path):
     fitted = clone(model).fit(X, Y)
@@ -246,6 +269,7 @@ def test_a_saved_model_predicts_as_before_and_knows_its_choice(model, tmp_path):
         (MLRHClassifierCV(Cs=[1.0, 0.0]), "Cs must be a positive integer or positive numbers"),
         (MLRHClassifierCV(Cs=[1.0, np.nan]), "Cs must be a positive integer or positive numbers"),
         (MLRHClassifierCV(Cs=["a"]), "Cs must be a positive integer or positive numbers"),
+        (MLRHClassifierCV(Cs=[[1.0, 2.0]]), "Cs must be a positive integer or positive numbers"),
         (MLRHClassifierCV(l1_ratios=[]), "l1_ratios must be numbers from 0 to 1, at least one; got"),
         (MLRHClassifierCV(l1_ratios=[0.5, 1.5]), "l1_ratios must be numbers from 0 to 1"),
         (MLRHClassifierCV(l1_ratios=["a"]), "l1_ratios must be numbers from 0 to 1"),

@@ -72,8 +72,16 @@ def _path_scores(estimator, rows, train, held_out, setting, Cs, scorers):
         warnings.simplefilter("ignore", ConvergenceWarning)
         return [
             [scorer(fitted, X_held_out, y_held_out, **own) for scorer, own in zip(scorers, arguments, strict=True)]
-            for fitted in model._fit_path(X_train, y_train, Cs, weight)
+            for fitted in _fits(model, X_train, y_train, Cs, weight)
         ]
+
+
+def _fits(model, X, y, Cs, weight):
+    """Yields the model fitted at each C; what goes wrong in a fit, not in a score, is said to be of a fold."""
+    try:
+        yield from model._fit_path(X, y, Cs, weight)
+    except ValueError as error:
+        raise ValueError(f"A fold can't be fitted (rows are counted within its training part): {error}") from error
 
 
 def _parts(model, X, train, held_out):

@@ -4,12 +4,14 @@ In the style of LogisticRegressionCV: the same arguments, with `Cs` in the place
 `search`.
 """
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
+from joblib import effective_n_jobs
 from sklearn.base import _fit_context
 from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.model_selection import check_cv
@@ -25,6 +27,7 @@ from mlrh.metrics import FLOOR
 from mlrh.search import best_index, validation_scores
 
 LOG_PROB = "log_prob"
+WITHOUT_GAMMA = ("linear", "cosine", "additive_chi2", "precomputed")
 DECIMALS = 12  # to which mean scores are compared, so that rounding decides no tie
 _PARAMETERS = {
     "Cs": [Interval(Integral, 1, None, closed="left"), "array-like"],
@@ -77,6 +80,8 @@ class _Chosen(MLRHBase):
         for own in settings:
             self._with_C(Cs[0], **own)._check_penalty()
         X, y = indexable(X, y)
+        effective_n_jobs(self.n_jobs)  # of what is wrong with all rows, no fold should be accused
+        self._with_C(Cs[0])._validate_X(X, reset=True)
         form, Y = targets.encode(y, partly_known=True)
         targets.check_same_length(X, Y)
         _check_scoring(self.scoring, form, Y)
@@ -95,11 +100,7 @@ class _Chosen(MLRHBase):
         """Scores (n_folds, n_settings, n_Cs) of the folds that have any."""
         X, y, weights = rows
         options = {"Cs": Cs, "settings": settings, "splits": splits, "scorers": [_scorer(self.scoring)]}
-        model = self._with_C(1.0)
-        try:
-            scores = validation_scores(model, X, y, sample_weight=weights, n_jobs=self.n_jobs, **options)[0]
-        except ValueError as error:
-            raise ValueError(f"A fold can't be fitted (rows are counted within its training part): {error}") from error
+        scores = validation_scores(self._with_C(1.0), X, y, sample_weight=weights, n_jobs=self.n_jobs, **options)[0]
         scores = scores[~np.isnan(scores).all(axis=(1, 2))]
         if len(scores) == 0 or np.isnan(scores.mean(axis=0)).all():
             raise ValueError("No fold gave a score to choose by; the scoring answered with NaN for all of them.")
@@ -334,6 +335,12 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
                 raise ValueError(f"gammas must hold finite numbers of at least 0, 'scale' or 'auto'; got {gamma!r}.")
         if not gammas:
             raise ValueError("gammas must hold at least one value; got none.")
+        if len(gammas) > 1 and self.kernel in WITHOUT_GAMMA:
+            warnings.warn(
+                f"kernel={self.kernel!r} has no gamma, so that all {len(gammas)} gammas give the same fits; give one.",
+                UserWarning,
+                stacklevel=3,
+            )
         return [{"gamma": gamma} for gamma in gammas]
 
     def _keep_scores(self, scores, setting):
@@ -345,7 +352,8 @@ def _grid(Cs):
     if isinstance(Cs, Integral) and not isinstance(Cs, bool):
         return np.logspace(-4, 4, Cs).tolist()
     values = np.asarray(Cs)
-    values = np.sort(values.ravel().astype(np.float64)).tolist() if values.dtype.kind in "iuf" else []
+    is_list = values.dtype.kind in "iuf" and values.ndim <= 1
+    values = np.sort(values.ravel().astype(np.float64)).tolist() if is_list else []
     if not values or not values[0] > 0 or np.isnan(values[-1]):
         raise ValueError(f"Cs must be a positive integer or positive numbers; got {Cs!r}.")
     return values
