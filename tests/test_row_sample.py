@@ -42,6 +42,8 @@ def test_a_sample_holds_the_rows_of_low_hashes_with_their_total_weights(chunk):
     limit = LARGEST >> np.uint64(sample.level)
     assert sorted(kept) == sorted(set(hashes[hashes <= limit]))
     np.testing.assert_allclose(sample.weights, [weights[hashes == one].sum() for one in kept])
+    np.testing.assert_array_equal(sample.holds(hashes), hashes <= limit)
+    assert sample.would_keep_any(hashes) and not sample.would_keep_any(hashes[hashes > limit])
 
 
 def test_a_repeat_is_refused_where_a_row_is_new_or_shown_too_often():

@@ -72,6 +72,10 @@ class RowSample:
         repeated[places] += shown
         return None if (repeated > self.weights * (1 + 1e-9)).any() else replace(self, repeated=repeated)
 
+    def holds(self, hashes):
+        """Which of the rows with these hashes are kept, (n_rows,)."""
+        return self._find(hashes)[0]
+
     def would_keep_any(self, hashes):
         """Whether rows with some of these hashes are kept, so that they tell if they have been shown before."""
         return bool((hashes <= LARGEST >> np.uint64(self.level)).any())

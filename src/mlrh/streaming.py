@@ -34,8 +34,6 @@ TOLERANCE = 1e-4
 CURVATURE = 0.25  # of a label's own score, at most: the unit of the damping
 N_STEPS = 4  # of a pass that goes in steps
 ROUNDING = 1e-9  # of a loss
-
-
 PARTS = {"sample": RowSample, "counted": Tally, "again": Tally, "best": Best, "steps": Steps}
 
 
@@ -44,9 +42,9 @@ class Stream:
     """Where a stream has come to; every method returns another one, so that a call that fails changes nothing.
 
     counted are the rows of the objective. again are the last ones, as long as they may all be rows shown before: they
-    count once one of them is new, and are forgotten once all have been shown again. unclear are
-    the parts (X, Y, weights, hashes) before the first one that tells if it was shown before: some of them may end the
-    pass before, which shows at the end of this one.
+    count once one of them is new, and are forgotten once all have been shown again. unclear are the parts of these, X,
+    Y, weights and hashes, before the first one that tells if it was shown before: some of them may end the pass before,
+    which shows at the end of this one.
     """
 
     n_labels: int
@@ -248,7 +246,7 @@ class Stream:
         if not self.sample.is_complete or not self.counted.n_rows:
             return len(weights)
         distinct, first = np.unique(hashes, return_index=True)
-        new = first[~np.isin(distinct, self.sample.hashes)]
+        new = first[~self.sample.holds(distinct)]
         return int(new.max()) + 1 if len(new) else len(weights)
 
     def _gradient_of_sample(self, parameters, settings):
