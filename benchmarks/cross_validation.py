@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, KFold
 
 from benchmarks import problems
-from benchmarks.linear_fit import turns
+from benchmarks.fits import turns
 from benchmarks.table import attempted, compared
 from benchmarks.timing import interleaved, timed
 from mlrh import KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV

@@ -4,15 +4,15 @@ We fit with default settings; the competitor counts at its fastest setting that 
 """
 
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 from scipy import sparse
 
 from benchmarks import ladders, problems
 from benchmarks.adapters import libmultilabel, ours, scikit_learn
-from benchmarks.optimum import ENOUGH
-from benchmarks.table import attempted, broken, compared
-from benchmarks.timing import SLOW, interleaved, timed
+from benchmarks.fits import beside
+from benchmarks.table import attempted, broken
 
 QUESTION = "linear fit"
 SETS = ("emotions", "yeast", "scene", "medical", "corel5k", "tmc2007-500", "bibtex", "delicious")
@@ -41,33 +41,8 @@ def lines(problem, repeats, context):
             yield broken(QUESTION, f"{problem.name}, LibMultiLabel", str(error))
         context.tell(f"{problem}")
         found = ladders.finalists(climbed, tell=context.tell)
-        yield _line(problem, found, repeats, context)
-
-
-def _line(problem, found, repeats, context):
-    fit, gap_of = ours.linear(problem)
-    if not found:
-        return broken(QUESTION, str(problem), f"no competitor reached a gap of {ENOUGH:g}")
-    seconds, fitted = timed(fit)()
-    gap = gap_of(fitted)
-    context.tell(f"  mlrh: {seconds:.3g} s, {fitted.n_iter_} iterations, gap {gap:.1e}")
-    runs = interleaved(
-        {"ours": timed(fit), **{setting.name: setting.call for setting in found}}, repeats, warm_up=False
-    )
-    best = min(found, key=lambda setting: runs[setting.name].median)
-    return compared(
-        QUESTION,
-        str(problem),
-        runs["ours"].median,
-        best.name,
-        runs[best.name].median,
-        target=TARGET,
-        gap=gap,
-        their_gap=best.gap,
-        floor=floor(context.machine, problem, fitted.n_iter_),
-        reached=gap <= ENOUGH,
-        note=turns(runs["ours"], repeats),
-    )
+        limits = {"target": TARGET, "floor": partial(floor, context.machine, problem)}
+        yield beside(found, QUESTION, problem, *ours.linear(problem), repeats, context, **limits)
 
 
 def floor(machine, problem, n_iter) -> float:
@@ -83,8 +58,3 @@ def floor(machine, problem, n_iter) -> float:
 def n_bytes_of(X) -> int:
     """Bytes of a dense or CSR matrix."""
     return X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if sparse.issparse(X) else X.nbytes
-
-
-def turns(runs, repeats) -> str:
-    """A few words on fewer turns than were asked for."""
-    return f"{len(runs.seconds)} turns, since a run takes over {SLOW:.0f} s" if len(runs.seconds) < repeats else ""

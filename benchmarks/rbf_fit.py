@@ -2,10 +2,8 @@
 
 from benchmarks import ladders, problems
 from benchmarks.adapters import ours, support_vectors
-from benchmarks.linear_fit import turns
-from benchmarks.optimum import ENOUGH
-from benchmarks.table import attempted, broken, compared
-from benchmarks.timing import interleaved, timed
+from benchmarks.fits import beside
+from benchmarks.table import attempted
 
 QUESTION = "RBF fit"
 TARGET = 1.0
@@ -26,27 +24,8 @@ def line(problem, repeats, context):
     """The line of a problem; each machine's own objective is the dual one that libsvm minimises."""
     context.tell(str(problem))
     found = ladders.finalists(support_vectors.kernel(problem), tell=context.tell)
-    if not found:
-        return broken(QUESTION, str(problem), f"no competitor reached a gap of {ENOUGH:g}")
-    fit, gap_of = ours.kernel(problem)
-    seconds, fitted = timed(fit)()
-    gap = gap_of(fitted)
-    context.tell(f"  mlrh: {seconds:.3g} s, {fitted.n_iter_} iterations, gap {gap:.1e}")
-    runs = interleaved(
-        {"ours": timed(fit), **{setting.name: setting.call for setting in found}}, repeats, warm_up=False
-    )
-    best = min(found, key=lambda setting: runs[setting.name].median)
-    more = {"gap": gap, "their_gap": best.gap, "reached": gap <= ENOUGH, "note": turns(runs["ours"], repeats)}
-    return compared(
-        QUESTION,
-        str(problem),
-        runs["ours"].median,
-        best.name,
-        runs[best.name].median,
-        target=TARGET,
-        floor=floor(context.machine, *problem.X.shape),
-        **more,
-    )
+    limits = {"target": TARGET, "floor": lambda n_iter: floor(context.machine, *problem.X.shape)}
+    return beside(found, QUESTION, problem, *ours.kernel(problem), repeats, context, **limits)
 
 
 def floor(machine, n_samples, n_features) -> float:

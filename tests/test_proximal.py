@@ -1,9 +1,8 @@
 """prox_newton and its parts: what every solver promises, and the minima that its steps are made of."""
 
-import signal
-
 import numpy as np
 import pytest
+from interrupting import interrupt_at
 from penalised import SPACES, TIGHT, make_rows
 from scipy import sparse
 from scipy.optimize import minimize_scalar
@@ -62,19 +61,6 @@ def test_a_warm_start_takes_fewer_iterations_to_the_same_model():
     np.testing.assert_allclose(model.predict_proba(X), cold.predict_proba(X), atol=2e-3)
 
 
-def interrupt_at(monkeypatch, n_evaluations):
-    """Press Ctrl-C in the middle of that evaluation of an objective."""
-    evaluate, calls = Objective.with_curvatures, []
-
-    def interrupted(self, parameters):
-        calls.append(1)
-        if len(calls) == n_evaluations:
-            signal.raise_signal(signal.SIGINT)
-        return evaluate(self, parameters)
-
-    monkeypatch.setattr(Objective, "with_curvatures", interrupted)
-
-
 @pytest.mark.parametrize("hidden", [0.0, 0.2])
 def test_an_interrupted_fit_leaves_a_model_from_which_the_next_one_goes_on(hidden, monkeypatch):
     X, Y, _ = make_rows()
@@ -83,7 +69,7 @@ def test_an_interrupted_fit_leaves_a_model_from_which_the_next_one_goes_on(hidde
     whole = MLRHClassifier(**options).fit(X, known)
     model = MLRHClassifier(warm_start=True, **options)
     with monkeypatch.context() as patch:
-        interrupt_at(patch, 4)
+        interrupt_at(patch, Objective, "with_curvatures", 4)
         with pytest.raises(KeyboardInterrupt):
             model.fit(X, known)
     assert model.n_iter_ < whole.n_iter_

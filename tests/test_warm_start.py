@@ -1,10 +1,9 @@
 """Warm starts: fewer iterations to the same model, and none from what no longer fits."""
 
-import signal
-
 import numpy as np
 import pandas as pd
 import pytest
+from interrupting import interrupt_at
 from samples import BOTH, make_multilabel
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -82,19 +81,6 @@ def test_a_fit_that_fails_leaves_the_one_before_as_it_was():
     np.testing.assert_allclose(fresh.set_params(l1_ratio=0.0).fit(X, Y).predict_proba(X), before)
 
 
-def interrupt_at(monkeypatch, n_evaluations):
-    """Press Ctrl-C in the middle of that evaluation of an objective."""
-    evaluate, calls = Objective.value_and_gradient, []
-
-    def interrupted(self, parameters):
-        calls.append(1)
-        if len(calls) == n_evaluations:
-            signal.raise_signal(signal.SIGINT)
-        return evaluate(self, parameters)
-
-    monkeypatch.setattr(Objective, "value_and_gradient", interrupted)
-
-
 @BOTH
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm"])
 @pytest.mark.parametrize("hidden", [False, True])
@@ -104,7 +90,7 @@ def test_an_interrupted_fit_leaves_a_model_from_which_the_next_one_goes_on(class
     whole = classifier(solver=solver, max_iter=5000, tol=1e-5).fit(X, Y)
     model = classifier(solver=solver, max_iter=5000, tol=1e-5, warm_start=True)
     with monkeypatch.context() as patch:
-        interrupt_at(patch, 4)
+        interrupt_at(patch, Objective, "value_and_gradient", 4)
         with pytest.raises(KeyboardInterrupt):
             model.fit(X, Y)
     assert model.n_iter_ < whole.n_iter_
@@ -119,7 +105,7 @@ def test_without_a_warm_start_an_interrupted_fit_leaves_the_model_that_was(monke
     model = MLRHClassifier().fit(pd.DataFrame(X, columns=names), Y)
     before = {name: np.copy(value) for name, value in vars(model).items() if name.endswith("_") and name[0] != "_"}
     with monkeypatch.context() as patch:
-        interrupt_at(patch, 4)
+        interrupt_at(patch, Objective, "value_and_gradient", 4)
         with pytest.raises(KeyboardInterrupt):
             model.fit(X[:100, :3], Y[:100])
     for name, value in before.items():
@@ -140,7 +126,7 @@ def test_an_interrupt_in_the_first_fit_leaves_nothing_that_looks_fitted(monkeypa
     X, Y = make_multilabel()
     model = MLRHClassifier()
     with monkeypatch.context() as patch:
-        interrupt_at(patch, 4)
+        interrupt_at(patch, Objective, "value_and_gradient", 4)
         with pytest.raises(KeyboardInterrupt):
             model.fit(X, Y)
     with pytest.raises(NotFittedError):
