@@ -1,6 +1,8 @@
 """One contract that every solver keeps, and what is particular to mm."""
 
 import functools
+import gc
+import weakref
 from unittest import mock
 
 import numpy as np
@@ -188,7 +190,7 @@ def test_lbfgs_tries_separate_memories_again_with_the_metric_where_it_is(monkeyp
     objective = sparse_objective()
     metrics, waits = objective.metric, []
 
-    def noted(*arguments, at):
+    def noted(*arguments, at=None):
         waits.append(None if at is None else np.abs(at).sum())
         return metrics(*arguments, at=at)
 
@@ -208,3 +210,27 @@ def test_lbfgs_keeps_its_metric_where_another_one_costs_much(monkeypatch):
     monkeypatch.setattr(objective, "metric", metric)
     solvers.lbfgs(objective, objective.start(), tol=1e-10, max_iter=100)
     assert metric.call_count == 1
+
+
+@pytest.mark.parametrize("is_sparse, n_metrics", [(False, 3), (True, 6)])
+def test_a_path_renews_its_metric_where_the_penalty_is_much_weaker_or_a_metric_is_cheap(is_sparse, n_metrics):
+    X = np.random.RandomState(0).normal(size=(60, 5))
+    Y = (np.arange(60)[:, None] % 4 == np.arange(4)).astype(np.int8)
+    design = Design(sparse.csr_array(X) if is_sparse else X, np.ones(60), fit_intercept=True)
+    metric_of_path, found = solvers.MetricOfPath(), []
+    for alpha in (10.0, 3.0, 1.0, 0.5, 0.2, 1e-5):  # 14 times weaker than 10 is 0.7, than 0.5 is 0.04
+        objective = Objective(design, CardinalitySpace(4, 1, 3), Y, alpha=alpha, learn_bias=False)
+        start = objective.start() + 0.1
+        with mock.patch.object(Objective, "metric", autospec=True, side_effect=Objective.metric) as metric:
+            found.append(metric_of_path(objective, start))
+        assert [call.kwargs["at"] is start for call in metric.call_args_list] == [True] * metric.call_count
+    assert len({id(solve) for solve in found}) == n_metrics
+
+
+def test_a_metric_does_not_keep_its_objective_in_memory():
+    design, Y = Design(np.eye(6), np.ones(6), fit_intercept=True), np.eye(2, dtype=np.int8)[[0, 1] * 3]
+    objective = Objective(design, CardinalitySpace(2, 1, 1), Y, alpha=1.0, learn_bias=False)
+    solve, gone = objective.metric(at=objective.start() + 0.1), weakref.ref(objective)
+    del objective
+    gc.collect()
+    assert gone() is None and len(solve(np.ones(14))) == 14

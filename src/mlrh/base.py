@@ -112,11 +112,12 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         prepared.design.keeps_gram = True
         is_convex = not (problem.Y == UNKNOWN).any()  # elsewhere another start may lead to another optimum
         reached: list[tuple] = []
+        metric = solvers.MetricOfPath()
         for i, C in enumerate(Cs):
             self.C = C
             starts = _extrapolated(reached, Cs[: i + 1]) if is_convex else ()
-            near = len(starts) > 0 and Cs[i - 1] <= C
-            reached = [*reached[-2:], self._settle(problem, prepared, starts, near=near)]
+            metric_at = metric if len(starts) > 0 and Cs[i - 1] <= C else None
+            reached = [*reached[-2:], self._settle(problem, prepared, starts, metric_at=metric_at)]
             yield self
 
     def _pose(self, X, y, sample_weight):
@@ -146,11 +147,11 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         fitted_as = (noting.n_features_in_, form.classes.tolist(), *self._form_of_scores(support))
         return _Problem(X, Y, weights, support, form, sizes, space, noted, fitted_as)
 
-    def _settle(self, problem, prepared, starts, *, near=False, tell=None):
+    def _settle(self, problem, prepared, starts, *, metric_at=None, tell=None):
         """Solve and keep the fit; a fit that fails before leaves the one that was. Returns the start for another C.
 
-        Starts are as for `_start`, near as for `lbfgs`. An interrupted fit is kept for a warm start; the interrupt goes
-        on either way. With tell, a callback context and what its hooks get, callbacks hear of every iteration.
+        Starts are as for `_start`, metric_at as for `lbfgs`. An interrupted fit is kept for a warm start; the interrupt
+        goes on either way. With tell, a callback context and what its hooks get, callbacks hear of every iteration.
         """
         self._warn_of_rounding(prepared)
         objective = Objective(
@@ -163,7 +164,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
             attributes_at = partial(self._attributes_at, problem, prepared, objective)
             iterations = Iterations(self, context, told, attributes_at)
         max_iter = 0 if is_interrupted else self.max_iter
-        solution = self._minimise(objective, begin, max_iter, iterations, near=near)
+        solution = self._minimise(objective, begin, max_iter, iterations, metric_at=metric_at)
         coef, mean_score = self._store(problem, prepared, objective, solution.parameters)
         self.n_iter_, self.objective_, self.history_ = solution.n_iter, solution.value, np.array(solution.history)
         if is_interrupted or solution.interrupted:
@@ -317,13 +318,13 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         coef, mean_score, _ = objective.split(solution.parameters)
         return coef, mean_score, solution.interrupted
 
-    def _minimise(self, objective, start, max_iter, iterations, *, near=False):
+    def _minimise(self, objective, start, max_iter, iterations, *, metric_at=None):
         """The solver's solution; warns where it hasn't converged."""
         name = self._default_solver if self.solver == "auto" else self.solver
         if iterations is not None:
             iterations.begin(start)
         report = self._report(name, iterations)
-        options = self._options_of(name, near=near)
+        options = self._options_of(name, metric_at=metric_at)
         solution = SOLVERS[name](objective, start, tol=self.tol, max_iter=max_iter, report=report, **options)
         if iterations is not None:
             iterations.close()
@@ -376,9 +377,13 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     def _default_solver(self):
         return PROX_NEWTON if self._strengths["l1"] > 0 else "lbfgs"
 
-    def _options_of(self, solver, *, near=False):
+    def _options_of(self, solver, *, metric_at=None):
         """What a solver takes besides what all of them take."""
-        options = {"mm": {"step": self.mm_step}, "lbfgs": {"near": near}, PROX_NEWTON: {"n_jobs": self.n_jobs}}
+        options = {
+            "mm": {"step": self.mm_step},
+            "lbfgs": {"metric_at": metric_at},
+            PROX_NEWTON: {"n_jobs": self.n_jobs},
+        }
         return options.get(solver, {})
 
     def _check_penalty(self):

@@ -90,9 +90,7 @@ class Objective:
 
     def split(self, parameters):
         """coef (n_features, n_labels), intercept (n_labels,) and biases (n_biases,) as views."""
-        n_coef = self.design.n_features * self.n_labels
-        coef = parameters[:n_coef].reshape(self.design.n_features, self.n_labels)
-        return coef, parameters[n_coef : n_coef + self.n_labels], parameters[n_coef + self.n_labels :]
+        return _split(parameters, self.design.n_features, self.n_labels)
 
     def start(self):
         """Zero coefficients and biases; intercepts at the log-odds of each label's frequency."""
@@ -104,7 +102,7 @@ class Objective:
         """Parameters joined from an earlier fit's; an intercept or biases that aren't parameters here are left out."""
         intercept = intercept if self.design.fit_intercept else np.zeros(self.n_labels)
         bias = bias - self._absorbed @ (self._absorbed.T @ bias) if self.n_biases else np.zeros(0)
-        return self.canonical(self._join(coef, intercept, bias))
+        return self.canonical(_join(coef, intercept, bias))
 
     def canonical(self, parameters):
         """The representative of equivalent parameters: centred over labels where all sets have one size.
@@ -115,7 +113,7 @@ class Objective:
             return parameters
         coef, intercept, bias = self.split(parameters)
         shift = _cheapest_shift(coef, self.l1, self.alpha) if self.l1 > 0 else coef.mean(axis=1)
-        return self._join(coef - shift[:, None], intercept - intercept.mean(), bias)
+        return _join(coef - shift[:, None], intercept - intercept.mean(), bias)
 
     def space_at(self, parameters):
         """The label space with the biases of the parameters."""
@@ -332,10 +330,11 @@ class Objective:
         """The function that solves with a metric of coefficients and the curvatures of the intercept (n_labels,)."""
         intercept_inverse = reciprocals(of_intercept + self._intercept_ridge)
         bias_inverse = 1.0 / (np.mean(of_intercept) + BIAS_RIDGE)
+        shape = self.design.n_features, self.n_labels
 
-        def solve(gradient):
-            coef, intercept, bias = self.split(gradient)
-            return self._join(coefficients.solve(coef), intercept * intercept_inverse, bias * bias_inverse)
+        def solve(gradient):  # which must not keep the objective in memory
+            coef, intercept, bias = _split(gradient, *shape)
+            return _join(coefficients.solve(coef), intercept * intercept_inverse, bias * bias_inverse)
 
         return solve
 
@@ -375,7 +374,7 @@ class Objective:
         if self._weights is not None:
             residuals = residuals * self._weights[:, None].astype(residuals.dtype)
         coef, intercept = self.design.pull_back(residuals)
-        return self._join(coef, intercept, bias)
+        return _join(coef, intercept, bias)
 
     def _biases(self, values):
         return values if self.n_biases else np.zeros(0)
@@ -386,9 +385,15 @@ class Objective:
         bias -= self._absorbed @ (self._absorbed.T @ bias)
         return gradient
 
-    @staticmethod
-    def _join(coef, intercept, bias):
-        return np.concatenate([coef.ravel(), intercept, bias])
+
+def _split(parameters, n_features, n_labels):
+    n_coef = n_features * n_labels
+    coef = parameters[:n_coef].reshape(n_features, n_labels)
+    return coef, parameters[n_coef : n_coef + n_labels], parameters[n_coef + n_labels :]
+
+
+def _join(coef, intercept, bias):
+    return np.concatenate([coef.ravel(), intercept, bias])
 
 
 def _cheapest_shift(coef, l1, alpha):

@@ -20,6 +20,7 @@ MEMORY = 5  # pairs of steps and gradient changes that lbfgs keeps
 SHORT = 0.4  # of the step that lbfgs proposes: taking less casts doubt on separate memories
 MAX_DOUBTS = 1.5  # two short steps in a row are more, single ones less; beyond, one memory serves all labels
 FIRST_WAIT = 25  # iterations with one memory until separate ones are tried again, the next time 2.5 times as many
+MAX_AGE = 14.0  # of the penalty for which a metric was made, over the one it serves
 MAX_PRODUCTS = 30  # with the Hessian, to check that a claim of convergence is true
 MAX_INNER = 200  # products with the Hessian in one step of newton_cg
 PATIENCE = 100  # iterations in a row that gain no more than rounding error, in value and gradient, to give up after
@@ -74,7 +75,7 @@ def mm(objective, start, *, tol, max_iter, step="safe", report=None):
     return iterate(objective, begin, propose, move, solve, tol=tol, max_iter=max_iter, report=report)
 
 
-def lbfgs(objective, start, *, tol, max_iter, near=False, report=None):
+def lbfgs(objective, start, *, tol, max_iter, metric_at=None, report=None):
     """Limited-memory BFGS whose initial inverse Hessian is the metric of the stopping rule, scaled.
 
     Equivalent to L-BFGS after a change of variables that makes the metric the identity, without forming its root. It
@@ -82,11 +83,27 @@ def lbfgs(objective, start, *, tol, max_iter, near=False, report=None):
     is tried again nearer to the optimum, with the metric there, where a metric is cheap. Its own estimate of the
     decrease left is that of its quadratic model, or the decreases of the last two iterations if they were larger.
 
-    near says that the start is near the optimum and no more confident, so that its curvature is worth looking at.
+    metric_at(objective, start) gives the metric of a start that is near the optimum and no more confident, so that its
+    curvature is worth looking at.
     """
-    run = _Lbfgs(objective, start, objective.metric(at=start if near else None))
+    run = _Lbfgs(objective, start, objective.metric() if metric_at is None else metric_at(objective, start))
     # Checked with the metric alone: what the memory holds hides the flat directions that it has not seen.
     return iterate(objective, run.begin, run.propose, run.move, run.solve, tol=tol, max_iter=max_iter, report=report)
+
+
+class MetricOfPath:
+    """The metric at a start, for fits with weaker and weaker penalties: kept until they are MAX_AGE times weaker.
+
+    A metric that is somewhat old takes few iterations more, and a new one as long as several, unless it is cheap.
+    """
+
+    def __init__(self):
+        self._alpha, self._solve = np.inf, None
+
+    def __call__(self, objective, start):
+        if objective.renews_cheaply or self._alpha > MAX_AGE * objective.alpha:
+            self._alpha, self._solve = objective.alpha, objective.metric(at=start)
+        return self._solve
 
 
 class _Lbfgs:
