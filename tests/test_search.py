@@ -8,13 +8,9 @@ from sklearn.model_selection import GridSearchCV, KFold
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.base import _extrapolated
-from mlrh.search import best_index, validation_scores
+from mlrh.search import best_index, exact_match, log_prob, validation_scores
 
 CS = (0.01, 1.0, 100.0)
-
-
-def exact_match(model, X, Y):
-    return model.score(X, Y)
 
 
 def negative_log_loss(model, X, Y):
@@ -122,3 +118,22 @@ def test_a_path_takes_less_than_two_thirds_of_the_iterations_of_separate_fits(mo
     on_path = sum(fitted.n_iter_ for fitted in model._fit_path(X, Y, Cs))
     alone = sum(clone(model).set_params(C=C).fit(X, Y).n_iter_ for C in Cs)
     assert on_path < 2 / 3 * alone
+
+
+@pytest.mark.parametrize(
+    "scorers, n_held_out", [([exact_match, log_prob], 1), ([exact_match, lambda model, X, y: model.score(X, y)], 6)]
+)
+def test_kernel_values_of_held_out_rows_are_computed_once_where_no_scorer_can_have_changed_them(scorers, n_held_out):
+    shapes = []
+
+    def kernel(A, B):
+        shapes.append((len(A), len(B)))
+        return A @ B.T
+
+    X, Y = make_multilabel(60)
+    train, held_out = np.arange(40), np.arange(40, 60)
+    options = {"Cs": [0.1, 1.0, 10.0], "splits": [(train, held_out)], "scorers": scorers}
+    scores = validation_scores(KernelMLRHClassifier(kernel=kernel), X, Y, **options)
+    assert shapes.count((40, 40)) == 1 and shapes.count((20, 40)) == n_held_out
+    expected = validation_scores(KernelMLRHClassifier(kernel="linear"), X, Y, **options)
+    np.testing.assert_allclose(scores, expected, atol=1e-12)

@@ -253,6 +253,9 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         """Say what rounding hides of the features at this C."""
 
     @abstractmethod
+    def _share_kernel(self):
+        """Compute kernel values of the same rows once for all C of a path, where there is a kernel."""
+
     def _earlier_scores(self, X):
         """What `_project` needs of the earlier fit, in units of the scores of X."""
 

@@ -19,6 +19,7 @@ from mlrh.incremental import Incremental
 from mlrh.row_space import GramRows, OrthogonalRows, row_space
 
 FEW_ROWS = 8
+BLOCK_ENTRIES = 2**22  # of a kernel matrix that are there at a time
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,18 @@ class _KernelPart:
     X: Any
     gamma: float
     features: GramFeatures
+
+
+class _Shared:
+    """Kernel values of the rows that were last asked for, for fits to the same rows with another C."""
+
+    def __init__(self):
+        self._X, self._kernel = None, None
+
+    def of(self, X, compute):
+        if self._X is not X:
+            self._X, self._kernel = X, compute()
+        return self._kernel
 
 
 class MLRHClassifier(Incremental):
@@ -389,17 +402,25 @@ class KernelMLRHClassifier(MLRHBase):
         self.dual_coef_ = np.ascontiguousarray(prepared.features.to_dual(coef).T).astype(dtype)
         self.intercept_ = (mean_score - prepared.design.mean @ coef).astype(dtype)
 
+    def _share_kernel(self):
+        self._shared = _Shared()
+
     def _scores(self, X):
         check_is_fitted(self)
-        X = self._validate_X(X, reset=False)
+        shared = vars(self).get("_shared")
+        given, X = X, self._validate_X(X, reset=False)
         X = X[:, self.support_] if self.kernel == "precomputed" else X
-        scores = np.empty((X.shape[0], len(self.dual_coef_)), X.dtype)
+        n_rows, n_fitted = X.shape[0], self.dual_coef_.shape[1]
+        scores = np.empty((n_rows, len(self.dual_coef_)), X.dtype)
 
         def work(rows):
             scores[rows] = self._kernel_matrix(X[rows], self.X_fit_, self._gamma) @ self.dual_coef_.T + self.intercept_
 
+        if shared is not None and n_rows * n_fitted <= BLOCK_ENTRIES:
+            kernel = shared.of(given, lambda: self._kernel_matrix(X, self.X_fit_, self._gamma))
+            return (kernel @ self.dual_coef_.T + self.intercept_).astype(X.dtype, copy=False)
         # Blocks bound the memory of the kernel matrix; the products inside have threads of their own.
-        map_blocks(work, X.shape[0], rows_per_block=max(1, 2**22 // self.dual_coef_.shape[1]), n_jobs=1)
+        map_blocks(work, n_rows, rows_per_block=max(1, BLOCK_ENTRIES // n_fitted), n_jobs=1)
         return scores
 
     def _kernel_matrix(self, X, other, gamma):

@@ -14,6 +14,9 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import _safe_indexing
 
+from mlrh.knowledge import UNKNOWN
+from mlrh.metrics import FLOOR
+
 
 def validation_scores(
     estimator, X, y, *, Cs, splits, scorers, settings=({},), sample_weight=None, n_jobs=None
@@ -42,6 +45,25 @@ def validation_scores(
     return np.moveaxis(scores, -1, 0)
 
 
+def exact_match(model, X, y, sample_weight=None) -> float:
+    """Share of rows whose predicted set is right as a whole; the scoring None."""
+    return model.score(X, y, sample_weight)
+
+
+def log_prob(model, X, y, sample_weight=None) -> float:
+    """Mean log-probability of what is known of the rows of y, each counted as at least log 1e-6; "log_prob".
+
+    Where y is complete, of the true set. A set with a label that training didn't show counts as log 1e-6, a row of
+    which nothing is known not at all; NaN if there are no others.
+    """
+    Y, unseen = model._targets.partial_indicator(y, partly_known=True)
+    log_probs = model.distribution(X).log_prob_of_known(np.where(Y == UNKNOWN, np.nan, Y))
+    weights = np.ones(len(Y)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+    weights = weights * (Y != UNKNOWN).any(axis=1)
+    losses = np.where(unseen, np.log(FLOOR), np.maximum(log_probs, np.log(FLOOR)))
+    return float(weights @ losses / weights.sum()) if weights.any() else np.nan
+
+
 def best_index(scores, *, decimals=None) -> tuple[int, int]:
     """Indices of setting and C with the best mean over folds of scores (n_folds, n_settings, n_Cs).
 
@@ -63,6 +85,8 @@ def _path_scores(estimator, rows, train, held_out, setting, Cs, scorers):
     if len(held_out) == 0:
         return np.full((len(Cs), len(scorers)), np.nan)
     X_train, X_held_out = _parts(model, X, train, held_out)
+    if all(scorer in (exact_match, log_prob) for scorer in scorers):
+        model._share_kernel()  # others might change rows in place, unnoticed
     y_train, y_held_out = _safe_indexing(y, train), _safe_indexing(y, held_out)
     weight, weighted = (None, {}) if weights is None else (weights[train], {"sample_weight": weights[held_out]})
     arguments = [weighted if _takes_weights(scorer) else {} for scorer in scorers]

@@ -23,8 +23,7 @@ from mlrh import targets
 from mlrh.base import MLRHBase
 from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
 from mlrh.knowledge import UNKNOWN
-from mlrh.metrics import FLOOR
-from mlrh.search import best_index, validation_scores
+from mlrh.search import best_index, exact_match, log_prob, validation_scores
 
 LOG_PROB = "log_prob"
 WITHOUT_GAMMA = ("linear", "cosine", "additive_chi2", "precomputed")
@@ -34,25 +33,6 @@ _PARAMETERS = {
     "cv": ["cv_object"],
     "scoring": [StrOptions({*get_scorer_names(), LOG_PROB}), callable, None],
 }
-
-
-def exact_match(model, X, y, sample_weight=None) -> float:
-    """Share of rows whose predicted set is right as a whole; the scoring None."""
-    return model.score(X, y, sample_weight)
-
-
-def log_prob(model, X, y, sample_weight=None) -> float:
-    """Mean log-probability of what is known of the rows of y, each counted as at least log 1e-6; "log_prob".
-
-    Where y is complete, of the true set. A set with a label that training didn't show counts as log 1e-6, a row of
-    which nothing is known not at all; NaN if there are no others.
-    """
-    Y, unseen = model._targets.partial_indicator(y, partly_known=True)
-    log_probs = model.distribution(X).log_prob_of_known(np.where(Y == UNKNOWN, np.nan, Y))
-    weights = np.ones(len(Y)) if sample_weight is None else np.asarray(sample_weight, np.float64)
-    weights = weights * (Y != UNKNOWN).any(axis=1)
-    losses = np.where(unseen, np.log(FLOOR), np.maximum(log_probs, np.log(FLOOR)))
-    return float(weights @ losses / weights.sum()) if weights.any() else np.nan
 
 
 class _Chosen(MLRHBase):
