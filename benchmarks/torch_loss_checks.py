@@ -19,7 +19,7 @@ def check_all(only_uses=False):
     rows = [] if only_uses else check_kernels()
     rows += [check_public(f"MLRHLoss {reduction}", reduction) for reduction in ("none", "sum", "mean")]
     rows += [check_use(name, use) for name, use in uses().items()]
-    rows += [check_threads(), check_data_parallel()]
+    rows += [check_threads(), check_streams(), check_graph(), check_data_parallel()]
     worst = max(rows, key=lambda row: row["marginals"])
     print(f"{len(rows)} cases, worst marginal: {worst['case']}\n")
     return rows
@@ -61,6 +61,9 @@ def cases():
     yield "K=1", normal(300, 1), 0, 1
     yield "softmax", normal(300, 1000, scale=3), 1, 1
     yield "M=32", normal(30, 500, scale=2, shift=-2), 0, 32
+    yield "many rows K=1024 M=4", normal(17001, 1024, scale=2, shift=-4), 1, 4
+    yield "many rows K=5000 M=4", normal(2101, 5000, scale=2, shift=-6), 1, 4
+    yield "many rows K=9 M=4", normal(70001, 9), 0, 4
 
 
 def check(name, scores, min_labels, max_labels, *, both):
@@ -183,6 +186,50 @@ def check_threads(n_threads=8):
     with ThreadPoolExecutor(n_threads) as pool:
         found = list(pool.map(run, batches))
     return gaps_of("threads at once", found, expected)
+
+
+def check_streams(n_streams=6, n_turns=40):
+    """Means and gradients of batches on streams that run at once, over memory that held anything."""
+    batches = [made(*shape) for shape in ((2000, 600), (300, 9000), (4000, 50)) for _ in range(n_streams // 3)]
+    loss = MLRHLoss(4)
+    expected = [loss_and_gradient(loss, *batch) for batch in batches]
+    streams = [torch.cuda.Stream() for _ in batches]
+    torch.cuda.synchronize()
+    pairs = []
+    for turn in range(n_turns):
+        torch.randint(-(2**62), 2**62, (1 << 20,), device="cuda")
+        found = []
+        for stream, batch in zip(streams, batches, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(loss_and_gradient(loss, *batch))
+        torch.cuda.synchronize()
+        pairs += found if turn % 10 == 9 else []
+    return gaps_of("streams at once", pairs, expected * (n_turns // 10))
+
+
+def check_graph(n_replays=20):
+    """Mean and gradient of a step captured as a graph and replayed, with other calls between."""
+    logits, targets = made(3000, 1000)
+    logits.requires_grad_()
+    loss, stream = MLRHLoss(4), torch.cuda.Stream()
+
+    def step():
+        value = loss(logits, targets)
+        return value, torch.autograd.grad(value, logits)[0]
+
+    expected = [result.clone() for result in map(torch.Tensor.detach, step())]
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        results = step()
+    found = []
+    for _ in range(n_replays):
+        step()
+        graph.replay()
+        found.append([result.detach().clone() for result in results])
+    return gaps_of("graph, replayed", found, [expected] * n_replays)
 
 
 def check_data_parallel():

@@ -13,7 +13,7 @@ from torch_loss_gpu import DTYPES, SHAPES, draw_targets, losses_to_time, step
 
 from mlrh.torch import MLRHLoss, kernels
 
-KERNELS = ("moments", "finish", "gradient")
+KERNELS = ("forward", "gradient")
 
 
 def main():
@@ -58,7 +58,7 @@ def parts_of_step(n_rows, n_labels):
         "a function that does nothing, step": step(lambda: Nothing.apply(scores), scores),
         "BCE, forward": lambda: bce(scores, dense),
         "MLRHLoss, forward": lambda: criterion(scores, dense),
-        "launches of the forward pass": lambda: plan.forward(values, dense, log_weights, "mean"),
+        "launch of the forward pass": lambda: plan.forward(values, dense, log_weights, "mean"),
         "launch of the backward pass": lambda: plan.backward(values, dense, saved, one, "mean"),
     }
 

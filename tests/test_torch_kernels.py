@@ -339,6 +339,7 @@ def test_what_the_kernels_cannot_hold_is_left_to_the_recurrence():
     assert kernels.usable(torch.zeros(2, 50), torch.zeros(33), 0)
     assert not kernels.usable(torch.zeros(2, 50), torch.zeros(34), 0)
     assert not kernels.usable(torch.zeros(0, 50), torch.zeros(5), 0)
+    assert not kernels.usable(torch.zeros(1, 50).expand((1 << 28) + 1, 50), torch.zeros(5), 0)
     assert not kernels.usable(torch.zeros(2, 50, dtype=torch.int64), torch.zeros(5), 0)
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from mlrh.torch import CardinalitySpace, MLRHLoss, mlrh_loss
+from mlrh.torch import CardinalitySpace, MLRHLoss, mlrh_loss, operators
 
 NAN = float("nan")
 SETS = torch.tensor([[1.0, 0, 0, 1, 0], [0, 1, 0, 0, 0], [1, 1, 1, 0, 0]], dtype=torch.float64)
@@ -271,3 +271,10 @@ def test_two_processes_of_ddp_have_the_gradient_of_one(tmp_path):
     for run in runs:
         _, errors = run.communicate(timeout=120)
         assert run.returncode == 0, errors
+
+
+@pytest.mark.parametrize(("version", "serves"), [("3.5.1", False), ("3.6.0", True), ("3.10.0+git1", True)])
+def test_a_triton_that_cannot_compile_the_kernels_is_left_alone(monkeypatch, version, serves):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(operators.importlib.metadata, "version", {"triton": version}.__getitem__)
+    assert operators.has_triton() == serves

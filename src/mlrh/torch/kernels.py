@@ -1,8 +1,8 @@
 """Loss and gradient of the cardinality space on the GPU: tensors in, tensors out; launches the Triton kernels.
 
-Rows longer than CHUNK labels are split into C chunks of equal length, each read by one program. A forward pass is two
-launches (`moments` over chunks, `finish` over rows), a backward pass one (`gradient`). Between the passes stays one
-tensor of bytes, with these parts, M being max_labels and labels counted from the start of their chunk:
+Rows longer than CHUNK labels are split into C chunks of equal length. A forward pass is one launch (`forward`), where
+programs read chunks and the last of a group of rows finishes it, a backward pass one more (`gradient`). Between the
+passes stays one tensor of bytes, with these parts, M being max_labels and labels counted from the start of their chunk:
 
     pmf         probabilities of the sizes (B, M + 1), without targets only
     numbers     tilt (B,), coefficients (B, M): the polynomial that gives the marginal of a label with odds up to 1
@@ -11,15 +11,15 @@ tensor of bytes, with these parts, M being max_labels and labels counted from th
                 are unknown; target_counts (B, C), UNKNOWN more where some are; likely_counts (B, C)
     labels      likely_labels (B, C, LIKELY), target_labels (B, C, M) of dense targets
 
-and between the two launches one more, with n_done, the number of programs of `finish` that have ended, tilts (B, C),
-sums (B, C, M), heavy_counts (B, C), heavy_scores and heavy_labels (B, C, HEAVY).
+and during the forward pass one more, scratch, with counters of the groups that are finished and of the programs that
+have ended in each group, tilts (B, C), sums (B, C, M), heavy_counts (B, C), heavy_scores and heavy_labels (B, C,
+HEAVY), and likely_marginals (B, C, LIKELY).
 
-Dense targets of floating point may be NaN, for labels that are not known. Then there are two of all but the parts on
-targets: the second are of the sets that agree with the targets, by the scores of the free labels, those not known;
-second likely_labels take the place of target_labels, which are LIKELY apart then.
+Dense targets of floating point may be NaN, for labels that are not known. Then there are two of all but the counters
+and the parts on targets: the second are of the sets that agree with the targets, by the scores of the free labels,
+those not known; second likely_labels take the place of target_labels, which are LIKELY apart then.
 
-The module knows nothing of autograd and
-needs Triton: import it only where that is there.
+The module knows nothing of autograd and needs Triton: import it only where that is there.
 """
 
 import math
@@ -27,10 +27,9 @@ import math
 import torch
 
 from mlrh.torch.kernels_backward import gradient
-from mlrh.torch.kernels_chunks import moments
+from mlrh.torch.kernels_forward import forward as loss_kernel
 from mlrh.torch.kernels_launch import Launch, addresses_of, can_go_by_address
 from mlrh.torch.kernels_limits import COMPUTED_IN, fit
-from mlrh.torch.kernels_rows import finish
 from mlrh.torch.kernels_shape import Shape
 
 REDUCTIONS = ("none", "sum", "mean")
@@ -103,8 +102,7 @@ class Plan:
 
     def __init__(self, shape, min_labels):
         self.shape, self.chunk = shape, CHUNK
-        self.moments = Launch(moments, *shape.moments_options(min_labels))
-        self.finish = {kind: Launch(finish, *shape.finish_options(min_labels, kind)) for kind in REDUCTIONS}
+        self.loss = {kind: Launch(loss_kernel, *shape.forward_options(min_labels, kind)) for kind in REDUCTIONS}
         self.gradient = {kind: Launch(gradient, *shape.gradient_options(kind)) for kind in REDUCTIONS}
 
     def forward(self, scores, targets, log_weights, reduction="none"):
@@ -112,25 +110,20 @@ class Plan:
         if scores.is_cuda and scores.device.index != torch._C._cuda_getDevice():
             with torch.cuda.device_of(scores):  # where Triton launches
                 return self.forward(scores, targets, log_weights, reduction)
-        launch, shape = self.finish[reduction], self.shape
+        launch, shape = self.loss[reduction], self.shape
         scores, targets = scores.contiguous(), None if targets is None else targets.contiguous()
         saved, scratch, loss = shape.empty(scores, reduction)
         given = (scores, targets, log_weights)
         addresses, aligned = addresses_of(given)
-        if aligned and can_go_by_address(self.moments, launch):
+        if aligned and can_go_by_address(launch):
             own = shape.places_of_losses(scratch.data_ptr(), loss.data_ptr(), reduction)
-            parts = shape.places(saved.data_ptr())
-            self._launch_forward(launch, addresses, own, parts, Launch.by_address, scores.device.index)
+            pmf, numbers, values, counts, labels = shape.places(saved.data_ptr())
+            launch.by_address((*addresses, *own, numbers, values, pmf, counts, labels), scores.device.index)
         else:
-            own, parts = shape.losses(scratch, loss, reduction), shape.parts(saved)
-            self._launch_forward(launch, given, own, parts, Launch.ordinary, aligned)
+            own = shape.losses(scratch, loss, reduction)
+            pmf, numbers, values, counts, labels = shape.parts(saved)
+            launch.ordinary((*given, *own, numbers, values, pmf, counts, labels), aligned)
         return loss, saved
-
-    def _launch_forward(self, second, given, own, parts, way, option):
-        scratch, losses, total = own
-        pmf, numbers, values, counts, labels = parts
-        way(self.moments, (*given, scratch, counts, labels), option)
-        way(second, (*given, scratch, losses, total, numbers, values, pmf, counts, labels), option)
 
     def backward(self, scores, targets, saved, grad, reduction="none"):
         """As the function `backward`; with a reduction, grad has one entry."""

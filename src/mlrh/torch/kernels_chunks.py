@@ -1,4 +1,4 @@
-"""Triton kernel of the first half of the forward pass: power sums and lists of heavy labels, for each chunk of a row.
+"""First half of the forward pass, on the GPU: power sums and lists of heavy labels, for each chunk of a row.
 
 A label with score s has odds x = exp(s + tilt), and the sets of j labels weigh exp(-tilt j) e_j(x). Light labels (x up
 to a bound) enter through their power sums, sum x^i, which `kernels_rows` turns into e_j; the few heavy ones are listed.
@@ -8,55 +8,37 @@ to a bound) enter through their power sums, sum x^i, which `kernels_rows` turns 
 import triton
 import triton.language as tl
 
-from mlrh.torch.kernels_layout import UNKNOWN, computable, in_header, in_scratch, in_targets
-from mlrh.torch.kernels_tilt import NO_LABEL, chunk_tilt, easy_tilt, exp, slope
+from mlrh.torch.kernels_layout import UNKNOWN, computable, in_scratch, in_targets
+from mlrh.torch.kernels_tilt import NO_LABEL, chunk_tilt, easy_tilt, exp
 
 WITHOUT = tl.constexpr(1 << 16)  # above all words of 16 labels
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def moments(
-    scores,
-    targets,
-    log_weights,
-    scratch,
-    counts,
-    labels_of,
-    n_rows,
-    n_labels,
-    n_chunks,
-    stride,
-    min_labels,
-    log_bound,
-    MAX_LABELS: tl.constexpr,
-    HEAVY: tl.constexpr,
-    LIKELY: tl.constexpr,
-    ROWS: tl.constexpr,
-    LABELS: tl.constexpr,
-    DENSE: tl.constexpr,
-    PARTIAL: tl.constexpr,
-    FULL: tl.constexpr,
-):
-    """One program: chunk of `stride` labels in ROWS rows, read once into registers.
+    scores, targets, scratch, counts, labels_of, first_row, chunk, origin, n_rows, n_labels, n_chunks, stride, n_groups,
+    min_labels, log_bound, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr, ROWS: tl.constexpr,
+    LABELS: tl.constexpr, DENSE: tl.constexpr, PARTIAL: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    """Write tilts, sums and lists of one chunk of `stride` labels in ROWS rows, which is read once into registers.
 
     If PARTIAL, NaN in dense targets are labels that are not known; then a chunk with such labels is read once more.
     """
-    if tl.program_id(0) == 0:
-        tl.store(in_header(scratch), 0)
     _, target_counts, target_labels = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)
-    chunk = tl.program_id(0) % n_chunks
-    rows = (tl.program_id(0) // n_chunks) * ROWS + tl.arange(0, ROWS)
-    labels = tl.arange(0, LABELS)
+    rows, labels = first_row + tl.arange(0, ROWS), tl.arange(0, LABELS)
     cells = rows.to(tl.int64) * n_chunks + chunk
     known = rows < n_rows
     there = (labels < stride) & (chunk * stride + labels < n_labels)
     if FULL:
         there = labels >= 0
-    offsets = (rows.to(tl.int64) * n_labels + chunk * stride)[:, None] + labels[None, :]
-    inside = known[:, None] & there[None, :]
-    read = tl.load(scores + offsets, mask=inside, other=0, eviction_policy="evict_last")  # waited for after the targets
+    starts = tl.minimum(rows, n_rows - 1).to(tl.int64) * n_labels + chunk * stride
+    offsets = starts[:, None] + labels[None, :]
+    # With a mask each load would be waited for before the next one starts.
+    inside = None if FULL else there[None, :] & (rows >= 0)[:, None]
+    nothing = None if FULL else 0
+    read = tl.load(scores + offsets, mask=inside, other=nothing, eviction_policy="evict_last")
     if DENSE:
-        given = tl.load(targets + offsets, mask=inside, other=0, eviction_policy="evict_first")
+        given = tl.load(targets + offsets, mask=inside, other=nothing, eviction_policy="evict_first")
         count, unknown = _list_targets(
             given, cells, known, target_counts, target_labels, MAX_LABELS, LIKELY, ROWS, LABELS, PARTIAL
         )
@@ -64,38 +46,38 @@ def moments(
     if not FULL:
         tile = tl.where(there[None, :], tile, float("-inf"))
     n_there = tl.minimum(stride, n_labels - chunk * stride)
-    row_scores = scores + rows.to(tl.int64) * n_labels + chunk * stride
-    origin = slope(log_weights, min_labels, MAX_LABELS)
+    row_scores = scores + starts
     _store_moments(
         tile, n_there, origin, min_labels, MAX_LABELS, row_scores, cells, known, log_bound, scratch, 0, n_rows,
-        n_chunks, MAX_LABELS, HEAVY, ROWS, LABELS,
+        n_chunks, n_groups, MAX_LABELS, HEAVY, LIKELY, ROWS, LABELS,
     )  # fmt: skip
     if PARTIAL:  # noqa: SIM102, a constant: otherwise what follows is not compiled
         if unknown:
-            free = computable(tl.load(targets + offsets, mask=inside, other=0))
+            free = computable(tl.load(targets + offsets, mask=inside, other=nothing))
             free = free != free
-            again = tl.load(scores + offsets, mask=inside, other=0).to(scratch.dtype.element_ty)
+            again = tl.load(scores + offsets, mask=inside, other=nothing).to(scratch.dtype.element_ty)
             n_free = tl.sum(free.to(tl.int32), axis=1)
             again = tl.where(free, again, tl.where(n_free == 0, 0.0, float("-inf"))[:, None])
             highest = tl.maximum((MAX_LABELS - count).to(tl.float32), NO_LABEL)
             _store_moments(
                 again, n_free, origin, tl.maximum(min_labels - count, 0), highest, row_scores, cells, known,
-                log_bound, scratch, 1, n_rows, n_chunks, MAX_LABELS, HEAVY, ROWS, LABELS,
+                log_bound, scratch, 1, n_rows, n_chunks, n_groups, MAX_LABELS, HEAVY, LIKELY, ROWS, LABELS,
             )  # fmt: skip
 
 
 @triton.jit
 def _store_moments(
     tile, n_there, origin, lowest, highest, row_scores, cells, known, log_bound, scratch, part, n_rows, n_chunks,
-    MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, ROWS: tl.constexpr, LABELS: tl.constexpr,
+    n_groups, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr, ROWS: tl.constexpr,
+    LABELS: tl.constexpr,
 ):  # fmt: skip
     """Write tilts, power sums and heavy labels of n_there labels, of which `lowest` to `highest` are wanted.
 
     Where no label is heavy, one exponential of a label serves the choice of the tilt and the sums. That is the rule for
     small sets; for others the registers that it takes cost more.
     """
-    tilts, sums, heavy_counts, heavy_scores, heavy_labels = in_scratch(
-        scratch, part, n_rows, n_chunks, MAX_LABELS, HEAVY
+    tilts, sums, heavy_counts, heavy_scores, heavy_labels, _ = in_scratch(
+        scratch, part, n_rows, n_chunks, n_groups, MAX_LABELS, HEAVY, LIKELY
     )
     sums += cells * MAX_LABELS
     top = tl.max(tile, axis=1)
@@ -211,7 +193,7 @@ def _packed_partly(given, ROWS: tl.constexpr, LABELS: tl.constexpr):
 
 @triton.jit
 def _bits(present, ROWS: tl.constexpr, LABELS: tl.constexpr):
-    BITS: tl.constexpr = min(LABELS, 16)
+    BITS: tl.constexpr = LABELS if LABELS < 16 else 16
     return tl.reshape(present.to(tl.int32), (ROWS, LABELS // BITS, BITS)) << tl.arange(0, BITS)[None, None, :]
 
 

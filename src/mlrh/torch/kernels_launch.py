@@ -13,7 +13,7 @@ from triton.runtime import driver
 
 ALIGNMENT = 16  # bytes; Triton compiles another kernel for tensors that don't begin at a multiple
 # Where the arguments of `CompiledKernel.run` are those used here, by the sources; elsewhere launches are ordinary ones.
-KNOWN_VERSIONS = ((3, 4), (3, 9))
+KNOWN_VERSIONS = ((3, 6), (3, 9))
 
 
 class Launch:

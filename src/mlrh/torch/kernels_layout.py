@@ -8,24 +8,27 @@ import triton
 import triton.language as tl
 
 UNKNOWN = tl.constexpr(64)  # added to the number of target labels of a chunk in which labels are unknown
-HEADER = tl.constexpr(4)  # numbers at the start of scratch, the first of them an integer: n_done
+COUNTER = tl.constexpr(2)  # numbers of at least 4 bytes that hold a counter
 
 
 @triton.jit
-def in_scratch(scratch, part, n_rows, n_chunks, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr):
-    """Where tilts, sums, heavy_counts, heavy_scores and heavy_labels begin."""
+def in_counters(scratch):
+    """Where the counters begin: that of groups that are finished, then one of arrivals in each group."""
+    return scratch.to(tl.pointer_type(tl.int64), bitcast=True)
+
+
+@triton.jit
+def in_scratch(
+    scratch, part, n_rows, n_chunks, n_groups, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr
+):
+    """Where tilts, sums, heavy_counts, heavy_scores, heavy_labels and likely_marginals begin."""
     n_cells = _long(n_rows) * n_chunks
-    tilts = scratch + HEADER + part * n_cells * (2 + MAX_LABELS + 2 * HEAVY)
+    tilts = scratch + COUNTER * (1 + n_groups) + part * n_cells * (2 + MAX_LABELS + 2 * HEAVY + LIKELY)
     sums = tilts + n_cells
     heavy_counts = sums + n_cells * MAX_LABELS
     heavy_scores = heavy_counts + n_cells
-    return tilts, sums, heavy_counts, heavy_scores, heavy_scores + n_cells * HEAVY
-
-
-@triton.jit
-def in_header(scratch):
-    """Where n_done is."""
-    return scratch.to(tl.pointer_type(tl.int32), bitcast=True)
+    heavy_labels = heavy_scores + n_cells * HEAVY
+    return tilts, sums, heavy_counts, heavy_scores, heavy_labels, heavy_labels + n_cells * HEAVY
 
 
 @triton.jit

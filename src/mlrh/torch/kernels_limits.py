@@ -3,6 +3,7 @@
 import torch
 
 LARGEST_ROW = 1 << 20  # labels; chunks are still far longer than a target set
+LARGEST_BATCH = 1 << 28  # rows; groups of them are counted in 24 bits
 LARGEST_SET = 32  # labels; beyond, the lists of heavy labels would grow long
 COMPUTED_IN = {
     torch.float64: torch.float64,
@@ -17,4 +18,6 @@ def fit(scores, log_weights):
     if log_weights.dim() != 1 or scores.dtype not in COMPUTED_IN:
         return False
     n_rows, n_labels = scores.shape
-    return n_rows > 0 and 1 <= log_weights.shape[0] - 1 <= min(LARGEST_SET, n_labels) and n_labels <= LARGEST_ROW
+    if not (0 < n_rows <= LARGEST_BATCH and n_labels <= LARGEST_ROW):
+        return False
+    return 1 <= log_weights.shape[0] - 1 <= min(LARGEST_SET, n_labels)

@@ -1,118 +1,151 @@
-"""Polynomials of the kernels: products over labels of 1 + x z up to degree MAX_LABELS, tiles (ROWS, SIZES) of float64.
+"""Polynomials of the kernels: products over labels of 1 + x z up to degree MAX_LABELS, tuples of float64 coefficients.
 
-Entry j belongs to the sets of j labels; entries beyond MAX_LABELS are zero. The functions run on the GPU, read what
-`moments` left of a row, and write nothing.
+Entry j belongs to the sets of j labels. It is a tile (ROWS, LANES): what belongs to a whole row is the same in all of
+its lanes, and where the labels of a row are split over lanes each lane has the product of its own. One shape for all
+saves moving numbers between threads. The functions run on the GPU, in registers; the only array they know is that of
+the log-weights.
 """
+
+# Tuples grow in loops that Triton unrolls.
+# mypy: disable-error-code="assignment"
 
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def power_sums(sums, cells, chunks, mine, shift, MAX_LABELS: tl.constexpr, SIZES: tl.constexpr, CHUNKS: tl.constexpr):
-    """Sums of i-th powers of the light odds in entry i, those of the chunks brought to the row's tilt; entry 0 is 0."""
-    powers = tl.arange(0, SIZES)[None, None, :]
-    used = mine[:, :, None] & (powers >= 1) & (powers <= MAX_LABELS)
-    where = ((cells[:, None] + chunks) * MAX_LABELS)[:, :, None] + powers - 1
-    part = tl.load(sums + where, mask=used, other=0).to(tl.float64)
-    if CHUNKS > 1:
-        part = part * tl.exp(shift[:, :, None] * powers)
-    return tl.sum(part, axis=1)
-
-
-@triton.jit
-def newton(powers, MAX_LABELS: tl.constexpr, SIZES: tl.constexpr):
-    """Elementary symmetric polynomials of the light odds: j e_j = sum_i (-1)^(i-1) e_{j-i} p_i."""
-    entries = tl.arange(0, SIZES)[None, :]
-    signed = tl.where(entries % 2 == 1, powers, -powers)
-    inverse = 1.0 / tl.maximum(entries, 1).to(tl.float64)
-    result = tl.where(entries == 0, 1.0, tl.zeros_like(powers))
-    for j in range(1, MAX_LABELS + 1):
-        value = tl.sum(shifted(result, j - entries) * signed, axis=1)
-        result = tl.where(entries == j, tl.maximum(value, 0.0)[:, None] * inverse, result)
+def constant(number, MAX_LABELS: tl.constexpr):
+    """The polynomial `number`, of full length."""
+    result = (number,)
+    for _ in tl.static_range(MAX_LABELS):
+        result += (number * 0,)
     return result
 
 
 @triton.jit
-def shifted(tile, indices):
-    """Entries of each row at indices (1, SIZES), 0 where an index is negative."""
-    indices = indices + tl.zeros(tile.shape, tl.int32)
-    return tl.where(indices >= 0, tl.gather(tile, tl.maximum(indices, 0), axis=1), 0.0)
+def newton(powers, MAX_LABELS: tl.constexpr):
+    """Elementary symmetric polynomials e_j of the light odds from power sums: j e_j = sum_i (-1)^(i-1) e_{j-i} p_i."""
+    result = (powers[0] * 0 + 1,)
+    for j in tl.static_range(1, MAX_LABELS + 1):
+        value = result[j - 1] * powers[0]
+        for i in tl.static_range(2, j + 1):
+            if i % 2 == 1:
+                value += result[j - i] * powers[i - 1]
+            else:
+                value -= result[j - i] * powers[i - 1]
+        result += (tl.maximum(value, 0.0) * (1.0 / j),)
+    return result
 
 
 @triton.jit
-def multiply(
-    polynomial, heavy_counts, heavy_scores, cells, n_busy, tilt, left_out, LIKELY_ONES: tl.constexpr,
-    MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, SIZES: tl.constexpr,
-):  # fmt: skip
-    """Product with (1 + x z) / max(1, x) over the heavy labels with x > 1, or over those with x <= 1.
-
-    Leaves out the one in position `left_out` of the list; also returns the logarithm of the product of max(1, x).
-    """
-    entries = tl.arange(0, SIZES)[None, :]
-    scale = tilt * 0
-    for chunk in range(n_busy):
-        count = tl.load(heavy_counts + cells + chunk).to(tl.int32)
-        for slot in range(tl.max(count, axis=0)):
-            z = heavy_score(heavy_scores, cells + chunk, slot, count, HEAVY) + tilt
-            wanted = (z > 0) if LIKELY_ONES else (z <= 0)
-            z = tl.where(wanted & (count * 0 + chunk * HEAVY + slot != left_out), z, float("-inf"))
-            scale += tl.maximum(z, 0.0)
-            small = tl.exp(-tl.abs(z))
-            off, on = tl.where(z > 0, small, 1.0), tl.where(z > 0, 1.0, small)
-            polynomial = polynomial * off[:, None] + shifted(polynomial, entries - 1) * on[:, None]
-            polynomial = tl.where(entries <= MAX_LABELS, polynomial, 0.0)
-    return polynomial, scale
+def product(one, other, MAX_LABELS: tl.constexpr):
+    """Product of two polynomials, up to degree MAX_LABELS."""
+    result = ()
+    for j in tl.static_range(MAX_LABELS + 1):
+        value = one[0] * other[j]
+        for i in tl.static_range(1, j + 1):
+            value += one[i] * other[j - i]
+        result += (value,)
+    return result
 
 
 @triton.jit
-def size_weights(polynomial, log_weights, tilt, fixed, MAX_LABELS: tl.constexpr, SIZES: tl.constexpr):
-    """exp(log_weights[j + fixed] - tilt j) over the term that counts most, and the logarithm of that term.
+def times_label(polynomial, off, on, MAX_LABELS: tl.constexpr):
+    """Product with off + on z."""
+    result = (polynomial[0] * off,)
+    for j in tl.static_range(1, MAX_LABELS + 1):
+        result += (polynomial[j] * off + polynomial[j - 1] * on,)
+    return result
 
-    Zero and 0 where no size of the row has a term.
+
+@triton.jit
+def scaled_label(z):
+    """(1 + x z) / max(1, x) of labels with odds x = exp(z), as off and on; 1 and 0 for z = -inf."""
+    small = tl.exp(-tl.abs(z))
+    return tl.where(z > 0, small, 1.0), tl.where(z > 0, 1.0, small)
+
+
+@triton.jit
+def combined(lanes, MAX_LABELS: tl.constexpr):
+    """Products over all other lanes for each lane, and over all lanes of a row; no difference is taken.
+
+    A scan around the ring of lanes: windows of 1, 2, 4, ... lanes are doubled, and those that begin 1, 2, 4, ... lanes
+    further on make up all lanes but the own one. All of it takes log2(LANES) steps.
     """
-    entries = tl.arange(0, SIZES)[None, :]
-    size = entries + fixed[:, None]
-    biases = tl.load(log_weights + size, mask=size <= MAX_LABELS, other=float("-inf")).to(tl.float64)
-    log_weight = biases - tilt[:, None] * entries
-    log_term = tl.where(polynomial > 0, log_weight + tl.log(tl.maximum(polynomial, 1e-300)), float("-inf"))
-    heaviest = tl.max(log_term, axis=1)
+    LANES: tl.constexpr = lanes[0].shape[1]
+    window, others = lanes, constant(lanes[0] * 0 + 1, MAX_LABELS)
+    width = 1
+    while width < LANES:
+        ahead = _ahead(window, width, MAX_LABELS)
+        others, window = product(others, ahead, MAX_LABELS), product(window, ahead, MAX_LABELS)
+        width *= 2
+    first = tl.arange(0, LANES)[None, :] == 0
+    whole = ()
+    for j in tl.static_range(MAX_LABELS + 1):  # rounding differs between lanes
+        whole += (over_lanes(tl.where(first, window[j], 0.0)),)
+    return others, whole
+
+
+@triton.jit
+def _ahead(lanes, width, MAX_LABELS: tl.constexpr):
+    """What lies `width` lanes further on, around the ring."""
+    LANES: tl.constexpr = lanes[0].shape[1]
+    source = ((tl.arange(0, LANES) + width) % LANES)[None, :] + tl.zeros(lanes[0].shape, tl.int32)
+    result = ()
+    for j in tl.static_range(MAX_LABELS + 1):
+        result += (tl.gather(lanes[j], source, axis=1),)
+    return result
+
+
+@triton.jit
+def over_lanes(numbers):
+    """The sum over the lanes of a row, in all of them."""
+    return tl.broadcast_to(tl.sum(numbers, axis=1, keep_dims=True), numbers.shape)
+
+
+@triton.jit
+def size_weights(polynomial, log_weights, tilt, fixed, MAX_LABELS: tl.constexpr):
+    """Weights exp(log_weights[j + fixed] - tilt j) times exp(-reference) and that reference, near the largest term.
+
+    The largest term of weights and polynomial lies from 1 to 2. Zero and 0 where no size of the row has a term.
+    """
+    heaviest, log_weight = tilt * 0 - float("inf"), ()
+    for j in tl.static_range(MAX_LABELS + 1):
+        size = fixed + j
+        biases = tl.load(log_weights + size, mask=size <= MAX_LABELS, other=float("-inf")).to(tl.float64)
+        log_weight += (biases - tilt * j,)
+        log_term = log_weight[j] + _log_power_of_two(polynomial[j])
+        heaviest = tl.maximum(heaviest, tl.where(polynomial[j] > 0, log_term, float("-inf")))
     heaviest = tl.where(heaviest > float("-inf"), heaviest, 0.0)
-    return tl.exp(tl.minimum(log_weight - heaviest[:, None], 600.0)), heaviest
+    weights = ()
+    for j in tl.static_range(MAX_LABELS + 1):
+        weights += (tl.exp(tl.minimum(log_weight[j] - heaviest, 600.0)),)
+    return weights, heaviest
 
 
 @triton.jit
-def coefficients_of(full, weights, MAX_LABELS: tl.constexpr, SIZES: tl.constexpr):
-    """c_i = sum_j weights_j e_{j-1-i} in entry i: the marginal of a label with odds x is x (c_0 - c_1 x + ...)."""
-    entries = tl.arange(0, SIZES)[None, :]
-    result = tl.zeros_like(full)
-    for i in range(MAX_LABELS):
-        value = tl.minimum(tl.sum(weights * shifted(full, entries - 1 - i), axis=1), 1e30)
-        result = tl.where(entries == i, value[:, None], result)
+def _log_power_of_two(number):
+    """Logarithm of the largest power of two up to a positive number, near enough for a reference."""
+    exponent = (number.to(tl.int64, bitcast=True) >> 52) - 1023
+    return exponent.to(tl.float64) * 0.6931471805599453
+
+
+@triton.jit
+def coefficients_of(polynomial, weights, MAX_LABELS: tl.constexpr):
+    """c_i = sum_j weights_j e_{j-1-i}, i < MAX_LABELS: the marginal of a label with odds x is x (c_0 - c_1 x + ...)."""
+    result = ()
+    for i in tl.static_range(MAX_LABELS):
+        value = weights[i + 1] * polynomial[0]
+        for j in tl.static_range(i + 2, MAX_LABELS + 1):
+            value += weights[j] * polynomial[j - 1 - i]
+        result += (value,)
     return result
 
 
 @triton.jit
-def marginal_of_light(coefficients, z, SIZES: tl.constexpr):
-    """Marginals (ROWS,) of labels with odds exp(z) up to 1; those of others are not right."""
-    entries = tl.arange(0, SIZES)[None, :]
-    power = tl.exp(tl.minimum(z, 0.0)[:, None] * (entries + 1))
-    return tl.sum(tl.where(entries % 2 == 0, power, -power) * coefficients, axis=1)
-
-
-@triton.jit
-def marginal_of_likely(
-    base, weights, heavy_counts, heavy_scores, cells, n_busy, tilt, position, MAX_LABELS: tl.constexpr,
-    HEAVY: tl.constexpr, SIZES: tl.constexpr,
-):  # fmt: skip
-    """Marginals (ROWS,) of the heavy labels at a position: weights_j times the product of all others, no difference."""
-    others, _ = multiply(
-        base, heavy_counts, heavy_scores, cells, n_busy, tilt, position, True, MAX_LABELS, HEAVY, SIZES
-    )
-    entries = tl.arange(0, SIZES)[None, :]
-    return tl.minimum(tl.sum(weights * shifted(others, entries - 1), axis=1), 1.0)
-
-
-@triton.jit
-def heavy_score(heavy_scores, cells, slot, count, HEAVY: tl.constexpr):
-    return tl.load(heavy_scores + cells * HEAVY + slot, mask=slot < count, other=float("-inf")).to(tl.float64)
+def weighted_sum(weights, polynomial, N: tl.constexpr):
+    """sum_j weights_j polynomial_j over the first N entries."""
+    value = weights[0] * polynomial[0]
+    for j in tl.static_range(1, N):
+        value += weights[j] * polynomial[j]
+    return value

@@ -1,229 +1,276 @@
-"""Triton kernel of the second half of the forward pass: log-partition, loss and what the backward pass needs of a row.
+"""Second half of the forward pass, on the GPU: log-partition, loss and what the backward pass needs of some rows.
 
-A polynomial is a tile (ROWS, SIZES) of float64: entry j belongs to the sets of j labels, and those beyond MAX_LABELS
-are zero. Loops over labels only run over heavy ones. If PARTIAL, rows with labels that are not known go through it all
-once more (part 1) with the labels that are known to be present, `fixed` ones, beside the sets of the others.
+`kernels_chunks` has left power sums and lists of heavy labels of the rows' chunks. Each row has LANES lanes, S for each
+chunk, and all numbers are tiles (ROWS, LANES); what belongs to a whole row is the same in all of its lanes. Lane c S +
+s takes the labels s, s + S, ... of the lists of chunk c. If PARTIAL, rows with labels that are not known go through it
+all once more (part 1) with the labels that are known to be present, `fixed` ones, beside the sets of the others.
 """
+
+# Tuples grow in loops that Triton unrolls.
+# mypy: disable-error-code="assignment"
 
 import triton
 import triton.language as tl
 
-from mlrh.torch.kernels_layout import in_header, in_numbers, in_scratch, in_targets
-from mlrh.torch.kernels_likely import dense_target, listed_target, store_free, store_likely
-from mlrh.torch.kernels_polynomials import coefficients_of, heavy_score, multiply, newton, power_sums, size_weights
+from mlrh.torch.kernels_layout import in_likely, in_numbers, in_scratch, in_targets
+from mlrh.torch.kernels_likely import dense_target, list_likely, listed_score, listed_target, store_values
+from mlrh.torch.kernels_polynomials import (
+    coefficients_of,
+    combined,
+    constant,
+    newton,
+    over_lanes,
+    product,
+    scaled_label,
+    size_weights,
+    times_label,
+    weighted_sum,
+)
 from mlrh.torch.kernels_tilt import NO_LABEL, next_tilt, sigmoid, slope
 
 
 @triton.jit
 def finish(
-    scores,
-    targets,
-    log_weights,
-    scratch,
-    loss,
-    total_loss,
-    numbers,
-    values,
-    pmf,
-    counts,
-    labels_of,
-    n_rows,
-    n_labels,
-    n_chunks,
-    stride,
-    n_indices,
-    min_labels,
-    n_averaged,
-    MAX_LABELS: tl.constexpr,
-    HEAVY: tl.constexpr,
-    LIKELY: tl.constexpr,
-    TARGET_LANES: tl.constexpr,
-    ROWS: tl.constexpr,
-    SIZES: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    DENSE: tl.constexpr,
-    PARTIAL: tl.constexpr,
-    INDICES: tl.constexpr,
-    REDUCED: tl.constexpr,
-):
-    """One program: ROWS rows, in float64.
+    scores, targets, log_weights, scratch, numbers, values, pmf, counts, labels_of, rows, n_rows, n_labels,
+    n_chunks, stride, n_groups, n_indices, min_labels, log_bound, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr,
+    LIKELY: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr, LANES: tl.constexpr, DENSE: tl.constexpr,
+    PARTIAL: tl.constexpr, INDICES: tl.constexpr,
+):  # fmt: skip
+    """Losses of rows (ROWS,) in float64, log-partitions without targets; writes what the backward pass needs of them.
 
-    If REDUCED, a program leaves the sum of its losses in `loss`, and the one that ends last adds them up.
+    Also returns the rows and in which lane each is stored, all (ROWS, LANES).
     """
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    lane = tl.arange(0, LANES)[None, :] + tl.zeros((ROWS, LANES), tl.int32)
+    rows = rows[:, None] + lane * 0
     known = rows < n_rows
-    rows = tl.where(known, rows, 0).to(tl.int64)
-    cells = rows * n_chunks
-    chunks = tl.arange(0, CHUNKS)[None, :]
-    mine = (chunks < n_chunks) & (rows >= 0)[:, None]
+    own_rows = tl.where(known, rows, 0).to(tl.int64)
+    chunk = lane // S
+    cells = tl.where(chunk < n_chunks, own_rows * n_chunks + chunk, -1)
     sizes, target_counts, target_labels = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)
+    size, score = lane * 0, lane.to(tl.float64) * 0
+    is_read, n_parts = known, 1
     if DENSE:
-        size, score, in_part = dense_target(
-            scores, targets, target_counts, target_labels, rows, cells, chunks, mine, n_labels, stride, MAX_LABELS,
-            LIKELY if PARTIAL else MAX_LABELS, TARGET_LANES,
+        size, score, unknown_in = dense_target(
+            scores, targets, target_counts, target_labels, own_rows, cells, chunk, n_labels, stride, MAX_LABELS,
+            LIKELY if PARTIAL else MAX_LABELS, S,
         )  # fmt: skip
+        if PARTIAL:
+            unknown = over_lanes(unknown_in.to(tl.int32)) > 0
+            is_read = known & (unknown | (size > MAX_LABELS))
+            n_parts = 1 + _largest(is_read.to(tl.int32))
+            if n_parts > 1:
+                empty = (cells >= 0) & (lane % S == 0) & (unknown_in == 0)
+                _clear(scratch, cells, empty, n_rows, n_chunks, n_groups, MAX_LABELS, HEAVY, LIKELY)
     elif INDICES:
-        size, score = listed_target(scores, targets, rows, n_labels, n_indices, TARGET_LANES)
-    tilt, base, weights, full, value, n_busy = _sum_over_sets(
-        scratch, 0, log_weights, rows * 0, cells, chunks, mine, n_rows, n_chunks, min_labels, MAX_LABELS, HEAVY, SIZES,
-        CHUNKS, numbers.dtype.element_ty,
-    )  # fmt: skip
-    coefficients = coefficients_of(full, weights, MAX_LABELS, SIZES)
-    _store_numbers(numbers, 0, tilt, coefficients, rows, known, n_rows, MAX_LABELS, SIZES)
-    free_tilt, free_coefficients, n_read = tilt, coefficients, 0
-    if not (DENSE or INDICES):
-        _store_pmf(pmf, weights * full, rows, known, MAX_LABELS, SIZES)
+        size, score = listed_target(scores, targets, own_rows, lane, n_labels, n_indices, LANES)
+    log_partition, of_free, n_listed = score * 0, score * 0, 0
+    for part in range(n_parts):
+        fixed, wanted = tl.where(part == 0, 0, size), tl.where(part == 0, known, is_read)
+        value, n_here = _sum_over_sets(
+            scratch, numbers, values, pmf, counts, labels_of, log_weights, part, fixed, own_rows, cells, lane, wanted,
+            n_rows, n_chunks, n_groups, min_labels, log_bound, MAX_LABELS, HEAVY, LIKELY, S, not (DENSE or INDICES),
+        )  # fmt: skip
+        log_partition, of_free = tl.where(part == 0, value, log_partition), value
+        n_listed = tl.maximum(n_listed, n_here)
+    if n_listed > 0:
+        tl.debug_barrier()  # lists are read by other threads than wrote them
+        store_values(
+            scores, targets, scratch, numbers, values, counts, labels_of, own_rows, cells, chunk, known, is_read,
+            n_parts, n_listed, n_rows, n_labels, n_chunks, stride, n_groups, n_indices, MAX_LABELS, HEAVY, LIKELY, S,
+            DENSE, PARTIAL, INDICES,
+        )  # fmt: skip
+    loss = log_partition
     if DENSE or INDICES:
         log_weight = tl.load(log_weights + size, mask=size <= MAX_LABELS, other=float("-inf")).to(tl.float64)
         if PARTIAL:
-            unknown = tl.max(in_part.to(tl.int32), axis=1) > 0
-            is_read = known & (unknown | (size > MAX_LABELS))
-            n_read = tl.max(is_read.to(tl.int32), axis=0)
-            if n_read > 0:
-                _clear(scratch, cells, chunks, mine & (in_part == 0), n_rows, n_chunks, MAX_LABELS, HEAVY)
-                free_tilt, free_base, free_weights, free_full, of_free, n_free = _sum_over_sets(
-                    scratch, 1, log_weights, size, cells, chunks, mine, n_rows, n_chunks, min_labels, MAX_LABELS, HEAVY,
-                    SIZES, CHUNKS, numbers.dtype.element_ty,
-                )  # fmt: skip
-                free_coefficients = coefficients_of(free_full, free_weights, MAX_LABELS, SIZES)
-                _store_numbers(numbers, 1, free_tilt, free_coefficients, rows, is_read, n_rows, MAX_LABELS, SIZES)
-                log_weight = tl.where(unknown, of_free, log_weight)
-                store_free(
-                    scratch, values, counts, labels_of, base, weights, coefficients, tilt, n_busy, free_base,
-                    free_weights, free_tilt, n_free, cells, chunks, mine, is_read, n_rows, n_chunks, MAX_LABELS, HEAVY,
-                    LIKELY, SIZES,
-                )  # fmt: skip
-            size = tl.where(is_read, MAX_LABELS + 1, size)
-        tl.store(sizes + rows, size, mask=known)
-        value = value - score - log_weight
+            log_weight = tl.where(unknown, of_free, log_weight)
+        loss = loss - score - log_weight
         if PARTIAL:
-            value = tl.where(unknown & (value < 0), 0.0, value)  # rounding
-    if REDUCED:
-        tl.store(loss + tl.program_id(0), tl.sum(tl.where(known, value, 0.0), axis=0))
-    else:
-        tl.store(loss + rows, value, mask=known)
-    store_likely(
-        scratch, targets, values, counts, labels_of, base, weights, tilt, n_busy, free_coefficients, free_tilt, n_read,
-        rows, cells, chunks, mine, known, n_rows, n_labels, n_chunks, stride, n_indices, MAX_LABELS, HEAVY, LIKELY,
-        TARGET_LANES, SIZES, DENSE, PARTIAL, INDICES,
-    )  # fmt: skip
-    if REDUCED:
-        tl.debug_barrier()
-        if tl.atomic_add(in_header(scratch), 1, sem="acq_rel", scope="gpu") == tl.num_programs(0) - 1:
-            _store_total(loss, total_loss, n_averaged)
+            loss = tl.where(unknown & (loss < 0), 0.0, loss)  # rounding
+            size = tl.where(is_read, MAX_LABELS + 1, size)
+        tl.store(sizes + own_rows, size, mask=known & (lane == 0))
+    return loss, rows, known & (lane == 0)
 
 
 @triton.jit
 def _sum_over_sets(
-    scratch, part, log_weights, fixed, cells, chunks, mine, n_rows, n_chunks, min_labels, MAX_LABELS: tl.constexpr,
-    HEAVY: tl.constexpr, SIZES: tl.constexpr, CHUNKS: tl.constexpr, ROUNDED: tl.constexpr,
+    scratch, numbers, values, pmf, counts, labels_of, log_weights, part, fixed, rows, cells, lane, wanted, n_rows,
+    n_chunks, n_groups, min_labels, log_bound, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr,
+    S: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
-    """Tilts, polynomials without and with the labels that have odds above 1, log-partitions.
+    """Log-partitions and the largest number of likely labels in a chunk; writes tilts, coefficients and lists.
 
-    In this order: tilts (ROWS,), polynomials without such labels, weights of the sizes over the partition, polynomials
-    of all labels, log-partitions (ROWS,) and the number of chunks to look for heavy labels in. Of the sizes that the
-    log-weights are for, `fixed` labels (ROWS,) are there already.
+    Of the sizes that the log-weights are for, `fixed` labels are there already.
     """
-    tilts, sums, heavy_counts, heavy_scores, _ = in_scratch(scratch, part, n_rows, n_chunks, MAX_LABELS, HEAVY)
-    of_chunks = tl.load(tilts + cells[:, None] + chunks, mask=mine, other=float("inf")).to(tl.float64)
-    listed = tl.load(heavy_counts + cells[:, None] + chunks, mask=mine, other=0).to(tl.int32)
-    n_busy = tl.where(tl.max(tl.max(listed, axis=1), axis=0) > 0, n_chunks, 0)  # none where no label is heavy
-    summed = mine & (of_chunks < float("inf"))
-    tilt = tl.min(of_chunks, axis=1)
+    tilts, sums, heavy_counts, heavy_scores, heavy_labels, marginals = in_scratch(
+        scratch, part, n_rows, n_chunks, n_groups, MAX_LABELS, HEAVY, LIKELY
+    )
+    several: tl.constexpr = lane.shape[1] > S
+    mine = (cells >= 0) & (lane % S == 0)  # one lane of each chunk
+    of_chunks = tl.load(tilts + cells, mask=cells >= 0, other=float("inf")).to(tl.float64)
+    listed = tl.load(heavy_counts + cells, mask=cells >= 0, other=0).to(tl.int32)
+    n_blocks = _largest((listed + (S - 1)) // S)
     origin = slope(log_weights, min_labels, MAX_LABELS).to(tl.float64)
-    if CHUNKS > 1:
-        of_light = tl.load(sums + (cells[:, None] + chunks) * MAX_LABELS, mask=summed, other=0).to(tl.float64)
+    summed = (mine if several else cells >= 0) & (of_chunks < float("inf"))
+    if several:
+        tilt = tl.broadcast_to(tl.min(of_chunks, axis=1, keep_dims=True), of_chunks.shape)
+        of_light = tl.load(sums + cells * MAX_LABELS, mask=summed, other=0).to(tl.float64)
         lowest = tl.maximum(min_labels - fixed, 0)
         # Where all chunks are idle all labels are listed, and there may be too few of them.
-        lowest = tl.where(tilt < float("inf"), lowest, tl.minimum(lowest, tl.sum(listed, axis=1)))
+        n_listed = over_lanes(tl.where(mine, listed, 0))
+        lowest = tl.where(tilt < float("inf"), lowest, tl.minimum(lowest, n_listed))
         highest = tl.maximum((MAX_LABELS - fixed).to(tl.float64), NO_LABEL)
         tilt = _row_tilt(
-            tilt, of_chunks, of_light, heavy_counts, heavy_scores, cells, n_busy, origin, lowest, highest, HEAVY
+            tilt, of_chunks, of_light, heavy_scores, cells, listed, n_blocks, origin, lowest, highest, HEAVY, S
         )
     else:
-        tilt = tl.where(tilt < float("inf"), tilt, origin)
-    tilt = tilt.to(ROUNDED).to(tl.float64)
-    shift = tl.where(summed, tilt[:, None] - of_chunks, 0.0)
-    powers = power_sums(sums, cells, chunks, summed, shift, MAX_LABELS, SIZES, CHUNKS)
-    base = newton(powers, MAX_LABELS, SIZES)
-    base, _ = multiply(base, heavy_counts, heavy_scores, cells, n_busy, tilt, -1, False, MAX_LABELS, HEAVY, SIZES)
-    full, scale = multiply(base, heavy_counts, heavy_scores, cells, n_busy, tilt, -1, True, MAX_LABELS, HEAVY, SIZES)
-    weights, heaviest = size_weights(full, log_weights, tilt, fixed, MAX_LABELS, SIZES)
-    total = tl.sum(weights * full, axis=1)
+        tilt = tl.where(of_chunks < float("inf"), of_chunks, origin)
+    tilt = tilt.to(numbers.dtype.element_ty).to(tl.float64)
+    shift = tl.where(summed, tilt - of_chunks, 0.0)
+    powers = _power_sums(sums + cells * MAX_LABELS, summed, shift, MAX_LABELS, several)
+    n_heavy = n_blocks
+    if several:
+        if n_blocks > 0:
+            powers, n_heavy = _with_light_ones(
+                powers, heavy_scores, cells, listed, n_blocks, tilt, log_bound, MAX_LABELS, HEAVY, S
+            )
+    else:
+        log_bound = float("-inf")
+    base = newton(powers, MAX_LABELS)
+    full, others, scale = base, constant(tilt * 0 + 1, MAX_LABELS), tilt * 0
+    if n_heavy > 0:
+        lanes, scale = _lane_products(heavy_scores, cells, listed, n_blocks, tilt, log_bound, MAX_LABELS, HEAVY, S)
+        others, heavy = combined(lanes, MAX_LABELS)
+        full = product(base, heavy, MAX_LABELS)
+    weights, heaviest = size_weights(full, log_weights, tilt, fixed, MAX_LABELS)
+    total = weighted_sum(weights, full, MAX_LABELS + 1)
+    inverse = 1.0 / tl.where(total > 0, total, 1.0)
+    stored = wanted & (lane == 0)
+    coefficients = coefficients_of(full, weights, MAX_LABELS)
+    _store_numbers(numbers, part, tilt, inverse, coefficients, rows, stored, n_rows, MAX_LABELS)
+    if ALONE:
+        for j in tl.static_range(MAX_LABELS + 1):
+            tl.store(pmf + rows * (MAX_LABELS + 1) + j, full[j] * weights[j] * inverse, mask=stored)
+    _, likely_counts, likely_labels = in_likely(values, counts, labels_of, part, n_rows, n_chunks, LIKELY)
+    n_likely, largest = listed * 0, 0
+    if n_heavy > 0:
+        n_likely = list_likely(
+            heavy_scores, heavy_labels, marginals, likely_labels, others, coefficients_of(base, weights, MAX_LABELS),
+            inverse, tilt, log_bound, cells, listed, wanted, n_blocks, MAX_LABELS, HEAVY, LIKELY, S,
+        )  # fmt: skip
+        largest = _largest(n_likely)
+    tl.store(likely_counts + cells, n_likely, mask=mine & wanted)
     log_partition = heaviest + tl.log(tl.maximum(total, 1e-300)) + scale
-    weights = weights / tl.where(total > 0, total, 1.0)[:, None]
-    return tilt, base, weights, full, tl.where(total > 0, log_partition, float("-inf")), n_busy
+    return tl.where(total > 0, log_partition, float("-inf")), largest
 
 
 @triton.jit
-def _clear(scratch, cells, chunks, empty, n_rows, n_chunks, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr):
+def _largest(numbers):
+    """The largest number of all rows and lanes."""
+    return tl.max(tl.max(numbers, axis=1), axis=0)
+
+
+@triton.jit
+def _clear(
+    scratch, cells, empty, n_rows, n_chunks, n_groups, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr,
+    LIKELY: tl.constexpr,
+):  # fmt: skip
     """Write that chunks without unknown labels have no free ones; behind a barrier, where lists of targets end, too."""
-    tilts, _, heavy_counts, _, _ = in_scratch(scratch, 1, n_rows, n_chunks, MAX_LABELS, HEAVY)
-    where = cells[:, None] + chunks
-    tl.store(tilts + where, float("inf"), mask=empty)
-    tl.store(heavy_counts + where, 0.0, mask=empty)
+    tilts, _, heavy_counts, _, _, _ = in_scratch(scratch, 1, n_rows, n_chunks, n_groups, MAX_LABELS, HEAVY, LIKELY)
+    tl.store(tilts + cells, float("inf"), mask=empty)
+    tl.store(heavy_counts + cells, 0.0, mask=empty)
     tl.debug_barrier()
 
 
 @triton.jit
-def _store_numbers(
-    numbers, part, tilt, coefficients, rows, known, n_rows, MAX_LABELS: tl.constexpr, SIZES: tl.constexpr
-):
+def _power_sums(sums, summed, shift, MAX_LABELS: tl.constexpr, SEVERAL: tl.constexpr):
+    """Sums of the powers 1, ..., MAX_LABELS of the light odds, those of several chunks brought to the row's tilt."""
+    growth = tl.exp(shift)
+    scale, result = growth, ()
+    for i in tl.static_range(MAX_LABELS):
+        part = tl.load(sums + i, mask=summed, other=0).to(tl.float64)
+        if SEVERAL:
+            part, scale = over_lanes(part * scale), scale * growth
+        result += (part,)
+    return result
+
+
+@triton.jit
+def _with_light_ones(
+    powers, heavy_scores, cells, listed, n_blocks, tilt, log_bound, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr,
+    S: tl.constexpr,
+):  # fmt: skip
+    """The power sums with those listed labels that are light by the tilt of the row, and whether any other is left."""
+    sums = constant(tilt * 0, MAX_LABELS - 1)
+    left = listed * 0
+    for block in range(n_blocks):
+        z = listed_score(heavy_scores, cells, listed, block, HEAVY, S) + tilt
+        odds = tl.exp(tl.where(z > log_bound, float("-inf"), z))
+        power, following = odds, ()
+        for i in tl.static_range(MAX_LABELS):
+            following += (sums[i] + power,)
+            power = power * odds
+        sums, left = following, left | (z > log_bound).to(tl.int32)
+    result = ()
+    for i in tl.static_range(MAX_LABELS):
+        result += (powers[i] + over_lanes(sums[i]),)
+    return result, _largest(left)
+
+
+@triton.jit
+def _lane_products(
+    heavy_scores, cells, listed, n_blocks, tilt, log_bound, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr,
+    S: tl.constexpr,
+):  # fmt: skip
+    """Products of (1 + x z) / max(1, x) over the heavy labels of each lane, and log prod max(1, x) over the row's."""
+    lanes = constant(tilt * 0 + 1, MAX_LABELS)
+    scale = tilt * 0
+    for block in range(n_blocks):
+        z = listed_score(heavy_scores, cells, listed, block, HEAVY, S) + tilt
+        off, on = scaled_label(tl.where(z > log_bound, z, float("-inf")))
+        lanes = times_label(lanes, off, on, MAX_LABELS)
+        scale += tl.maximum(z, 0.0)
+    return lanes, over_lanes(scale)
+
+
+@triton.jit
+def _store_numbers(numbers, part, tilt, inverse, coefficients, rows, stored, n_rows, MAX_LABELS: tl.constexpr):
     tilts, where = in_numbers(numbers, part, n_rows, MAX_LABELS)
-    tl.store(tilts + rows, tilt, mask=known)
-    entries = tl.arange(0, SIZES)[None, :]
-    wanted = known[:, None] & (entries < MAX_LABELS)
-    tl.store(where + (rows * MAX_LABELS)[:, None] + entries, coefficients, mask=wanted)
-
-
-@triton.jit
-def _store_pmf(pmf, value, rows, known, MAX_LABELS: tl.constexpr, SIZES: tl.constexpr):
-    entries = tl.arange(0, SIZES)[None, :]
-    where = pmf + (rows * (MAX_LABELS + 1))[:, None] + entries
-    tl.store(where, value, mask=known[:, None] & (entries <= MAX_LABELS))
-
-
-@triton.jit
-def _store_total(loss, total_loss, n_averaged):
-    """Write the sum of what all programs have left over n_averaged, added in the same order in every run."""
-    BLOCK: tl.constexpr = 1024
-    sums = tl.zeros((BLOCK,), tl.float64)
-    for start in range(0, tl.num_programs(0), BLOCK):
-        programs = start + tl.arange(0, BLOCK)
-        left = tl.load(loss + programs, mask=programs < tl.num_programs(0), other=0, cache_modifier=".cg")
-        sums += left.to(tl.float64)
-    tl.store(total_loss, tl.sum(sums, axis=0) / n_averaged)
+    tl.store(tilts + rows, tilt, mask=stored)
+    for i in tl.static_range(MAX_LABELS):
+        tl.store(where + rows * MAX_LABELS + i, tl.minimum(coefficients[i] * inverse, 1e30), mask=stored)
 
 
 @triton.jit
 def _row_tilt(
-    tilt, of_chunks, of_light, heavy_counts, heavy_scores, cells, n_busy, origin, lowest, highest, HEAVY: tl.constexpr
-):
-    """Tilts (ROWS,) of whole rows by the rule of `chunk_tilt`, from the lowest of the row's chunks.
+    tilt, of_chunks, of_light, heavy_scores, cells, listed, n_blocks, origin, lowest, highest, HEAVY: tl.constexpr,
+    S: tl.constexpr,
+):  # fmt: skip
+    """Tilts of whole rows by the rule of `chunk_tilt`, from the lowest of the row's chunks.
 
     No tilt is above those of the chunks. There light labels stay light, and their expected number is their sum of odds,
     nearly. Where all chunks are idle that lowest tilt is infinite.
     """
     raised = tilt > origin
     tilt = tl.where(raised, origin, tilt)
-    number = _row_expected(of_chunks, of_light, heavy_counts, heavy_scores, cells, n_busy, tilt, HEAVY)
+    number = _row_expected(of_chunks, of_light, heavy_scores, cells, listed, n_blocks, tilt, HEAVY, S)
     above = number > highest + 0.5
     goal = tl.where(above, highest, tl.maximum(lowest, 1)).to(tl.float64)
     active = above | (raised & (number < lowest - 0.5))
     low, high = tilt * 0 - float("inf"), tilt * 0 + float("inf")
     step = 0.5 * tl.abs(tl.log(tl.maximum(number, 0.1) / goal)) + 0.01  # doubled it does at once, for light labels
-    while tl.max(active.to(tl.int32), axis=0) > 0:
+    while _largest(active.to(tl.int32)) > 0:
         tilt, low, high, step, active = next_tilt(tilt, number, goal, low, high, step, active)
-        number = _row_expected(of_chunks, of_light, heavy_counts, heavy_scores, cells, n_busy, tilt, HEAVY)
+        number = _row_expected(of_chunks, of_light, heavy_scores, cells, listed, n_blocks, tilt, HEAVY, S)
         active = active & (tl.abs(number - goal) > 0.5)
     return tilt
 
 
 @triton.jit
-def _row_expected(of_chunks, of_light, heavy_counts, heavy_scores, cells, n_busy, tilt, HEAVY: tl.constexpr):
-    number = tl.sum(of_light * tl.exp(tilt[:, None] - of_chunks), axis=1)
-    for chunk in range(n_busy):
-        count = tl.load(heavy_counts + cells + chunk).to(tl.int32)
-        for slot in range(tl.max(count, axis=0)):
-            number += sigmoid(heavy_score(heavy_scores, cells + chunk, slot, count, HEAVY) + tilt)
-    return number
+def _row_expected(
+    of_chunks, of_light, heavy_scores, cells, listed, n_blocks, tilt, HEAVY: tl.constexpr, S: tl.constexpr
+):
+    number = of_light * tl.exp(tilt - of_chunks)
+    for block in range(n_blocks):
+        number += sigmoid(listed_score(heavy_scores, cells, listed, block, HEAVY, S) + tilt)
+    return over_lanes(number)

@@ -7,8 +7,10 @@ import torch
 import triton
 
 from mlrh.torch.kernels_launch import ALIGNMENT
-from mlrh.torch.kernels_layout import HEADER
+from mlrh.torch.kernels_layout import COUNTER
 from mlrh.torch.kernels_limits import COMPUTED_IN
+
+PROGRAMS = 2048  # as many as keep the GPU busy; with more tiles a program reads several
 
 
 class Shape:
@@ -30,11 +32,14 @@ class Shape:
         # Newton's identities lose at most a factor exp(max_labels * bound) of precision.
         self.bound = min(0.5, 4 / self.max_labels)
         self.n_heavy = min(math.floor((self.max_labels + 0.5) * (1 + self.bound) / self.bound) + 1, self.stride)
-        cells = self.n_rows * self.n_chunks
-        n_scratch = HEADER.value + (1 + self.partial) * cells * (2 + self.max_labels + 2 * self.n_heavy)
-        self.scratch_size = 4 * triton.cdiv(n_scratch, 4)  # ends at an alignment
-        self.target_lanes = triton.next_power_of_2(max(self.n_indices, self.max_labels))
         self.n_likely = min(2 * self.max_labels + 1, self.stride)
+        self.target_lanes = triton.next_power_of_2(max(self.n_indices, self.max_labels))
+        self.group_rows = self.group_tile()[0]
+        self.n_groups = triton.cdiv(self.n_rows, self.group_rows)
+        cells = self.n_rows * self.n_chunks
+        per_cell = 2 + self.max_labels + 2 * self.n_heavy + self.n_likely
+        n_scratch = COUNTER.value * (1 + self.n_groups) + (1 + self.partial) * cells * per_cell
+        self.scratch_size = 4 * triton.cdiv(n_scratch, 4)  # ends at an alignment
         self._lay_out(cells)
 
     def _lay_out(self, cells):
@@ -51,41 +56,65 @@ class Shape:
         bytes_of = [size * dtype.itemsize for size, dtype in zip(self.part_sizes, self.part_types, strict=True)]
         *self.offsets, self.n_saved = accumulate((-(-n // ALIGNMENT) * ALIGNMENT for n in bytes_of), initial=0)
 
-    def moments_tile(self):
-        """Rows, labels and warps of a program: whole chunks, 32 labels in a thread."""
+    def forward_tile(self):
+        """Rows, labels and warps of a tile: whole chunks, 32 labels in a thread."""
         labels = triton.next_power_of_2(self.stride)
-        rows = max(1, 1024 // labels)
+        rows = max(1, min(32, 1024 // labels))
         return rows, labels, _warps(rows * labels, 256 if self.computed_in == torch.float64 else 1024)
+
+    def group_tile(self):
+        """Rows of a group, rows finished at once, lanes of a chunk and of a row then, and tiles that one program reads.
+
+        With enough rows a program reads several tiles, which saves it from asking more often whether it is the last;
+        with few rows all programs are needed.
+        """
+        tile_rows, _, warps = self.forward_tile()
+        n_tiles = triton.cdiv(self.n_rows, tile_rows) * self.n_chunks
+        chunks = triton.next_power_of_2(self.n_chunks)
+        most = 8 // tile_rows if chunks == 1 else 4
+        tiles = max(1, min(most, 1 << max(n_tiles // PROGRAMS, 1).bit_length() - 1))
+        if chunks == 1:
+            rows = tile_rows * (2 * tiles if tiles == 8 else tiles)
+            at_once = min(rows, 16)
+            lanes = max(2, min(32, 32 * warps // at_once))
+        else:
+            lanes = chunks * max(1, 4 // chunks)
+            at_once = min(max(1, 32 * warps // lanes), triton.next_power_of_2(self.n_rows))
+            rows = max(at_once, tile_rows * tiles)
+        return rows, at_once, lanes // chunks, lanes, tiles
+
+    def forward_options(self, min_labels, reduction):
+        """Number of programs, numbers and options of the compiler."""
+        tile_rows, labels, warps = self.forward_tile()
+        group_rows, at_once, chunk_lanes, lanes, tiles = self.group_tile()
+        arrivals = group_rows // tile_rows * self.n_chunks // tiles
+        numbers = (
+            self.n_rows, self.n_labels, self.n_chunks, self.stride, self.n_groups, *self.steps(), self.n_indices,
+            min_labels, math.log(self.bound), self._n_averaged(reduction), self.max_labels, self.n_heavy, self.n_likely,
+            tile_rows, labels, tiles, arrivals, group_rows, at_once, chunk_lanes, lanes, self.dense,
+            self.partial, self.listed, self.n_labels == self.n_chunks * labels, reduction != "none",
+        )  # fmt: skip
+        return self.n_groups * arrivals, numbers, {"num_warps": warps, "maxnreg": self.registers(warps)}
+
+    def steps(self):
+        """Tiles from one group to the next, and from one tile of a group to the next of the same chunk.
+
+        Programs that run at once are to read what lies together, and rows in their order, so that the last ones are
+        still in the cache when the backward pass starts with them.
+        """
+        return (1, self.n_groups) if self.n_chunks == 1 else (self.group_rows // self.forward_tile()[0], 1)
+
+    def registers(self, warps):
+        """Registers of a thread, as many as let most programs run at once without slowing the reading of tiles.
+
+        What a program needs more to finish rows goes to memory.
+        """
+        return 128 if warps == 1 or self.itemsize == 8 else 64 + 8 * self.itemsize
 
     def gradient_tile(self):
         labels = min(triton.next_power_of_2(self.stride), 2048)
         rows = max(1, 1024 // labels)
         return rows, labels, _warps(rows * labels, 2048 // self.itemsize)
-
-    def moments_options(self, min_labels):
-        """Number of programs, numbers and options of the compiler."""
-        rows, labels, warps = self.moments_tile()
-        numbers = (
-            self.n_rows, self.n_labels, self.n_chunks, self.stride, min_labels, math.log(self.bound), self.max_labels,
-            self.n_heavy, self.n_likely, rows, labels, self.dense, self.partial,
-            self.n_labels == self.n_chunks * labels,
-        )  # fmt: skip
-        return triton.cdiv(self.n_rows, rows) * self.n_chunks, numbers, {"num_warps": warps}
-
-    def finish_options(self, min_labels, reduction):
-        sizes, chunks = triton.next_power_of_2(self.max_labels + 1), triton.next_power_of_2(self.n_chunks)
-        rows = max(1, 128 // (sizes * chunks))
-        numbers = (
-            self.n_rows, self.n_labels, self.n_chunks, self.stride, self.n_indices, min_labels,
-            self._n_averaged(reduction), self.max_labels, self.n_heavy, self.n_likely, self.target_lanes, rows, sizes,
-            chunks, self.dense, self.partial, self.listed, reduction != "none",
-        )  # fmt: skip
-        options = {"num_warps": 4}
-        # With more registers than 64 a thread, not all programs of 16,384 rows run at once. In this one case that costs
-        # less than the registers that are then kept in memory, in place of scores in the cache.
-        if not self.partial or self.max_labels > 8 or self.n_chunks > 1:
-            options["maxnreg"] = 64
-        return triton.cdiv(self.n_rows, rows), numbers, options
 
     def gradient_options(self, reduction):
         """With a reduction, one entry of the incoming gradient serves all rows."""
@@ -106,7 +135,7 @@ class Shape:
         """Tensors for what is saved, for scratch, and for the loss; reduced, sums of rows follow the scratch."""
         new, is_reduced = scores.new_empty, reduction != "none"
         saved = new(self.n_saved, dtype=torch.uint8)
-        scratch = new(self.scratch_size + is_reduced * self.n_rows, dtype=self.computed_in)
+        scratch = new(self.scratch_size + is_reduced * self.n_groups, dtype=self.computed_in)
         return saved, scratch, new(() if is_reduced else self.n_rows, dtype=self.computed_in)
 
     def losses(self, scratch, loss, reduction):

@@ -7,8 +7,10 @@ Registered operators (`torch.library.custom_op`) serve the compiler, export and 
 some tenths of a millisecond; in eager mode the loss is an autograd Function around the same computations.
 """
 
+import importlib.metadata
 import importlib.util
 import os
+import re
 from contextlib import nullcontext
 from functools import cache
 from typing import NamedTuple
@@ -24,7 +26,21 @@ from mlrh.torch.recurrence import Targets
 from mlrh.torch.shortcuts import Shortcut, by_row, reduced
 from mlrh.torch.targets import nan_where_wrong, of_free_labels
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None  # torch.compile can't find out
+OLDEST_TRITON = (3, 6)  # older ones can't compile a compare-and-swap of 8 bytes
+
+
+def has_triton():
+    """Whether there is a Triton that compiles the kernels."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        version = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:  # a build under another name
+        return True
+    return tuple(map(int, re.findall(r"\d+", version)[:2])) >= OLDEST_TRITON
+
+
+HAS_TRITON = has_triton()  # torch.compile can't find out
 
 
 class Options(NamedTuple):

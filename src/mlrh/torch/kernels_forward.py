@@ -1,0 +1,110 @@
+"""Triton kernel of the forward pass, one launch: chunks of rows are read, and rows are finished where all were.
+
+A group of GROUP_ROWS rows, tiles that lie tile_step apart, is read by ARRIVALS programs, TILES tiles each. The one that
+ends last finishes the rows, while others still read; the one that finishes the last group adds the losses up.
+"""
+
+import triton
+import triton.language as tl
+
+from mlrh.torch.kernels_arrivals import is_last, open_counter
+from mlrh.torch.kernels_chunks import moments
+from mlrh.torch.kernels_layout import in_counters
+from mlrh.torch.kernels_rows import finish
+from mlrh.torch.kernels_tilt import slope
+
+
+@triton.jit
+def forward(
+    scores,
+    targets,
+    log_weights,
+    scratch,
+    loss,
+    total_loss,
+    numbers,
+    values,
+    pmf,
+    counts,
+    labels_of,
+    n_rows,
+    n_labels,
+    n_chunks,
+    stride,
+    n_groups,
+    group_step,
+    tile_step,
+    n_indices,
+    min_labels,
+    log_bound,
+    n_averaged,
+    MAX_LABELS: tl.constexpr,
+    HEAVY: tl.constexpr,
+    LIKELY: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    LABELS: tl.constexpr,
+    TILES: tl.constexpr,
+    ARRIVALS: tl.constexpr,
+    GROUP_ROWS: tl.constexpr,
+    ROWS: tl.constexpr,
+    S: tl.constexpr,
+    LANES: tl.constexpr,
+    DENSE: tl.constexpr,
+    PARTIAL: tl.constexpr,
+    INDICES: tl.constexpr,
+    FULL: tl.constexpr,
+    REDUCED: tl.constexpr,
+):
+    """One program: TILES tiles of TILE_ROWS rows and one chunk, and perhaps the rows of its group, ROWS at once.
+
+    If REDUCED, groups leave the sums of their losses in `loss`, which become one number.
+    """
+    group, part = tl.program_id(0) // ARRIVALS, tl.program_id(0) % ARRIVALS
+    if REDUCED:  # noqa: SIM102, a constant
+        if tl.program_id(0) == 0:
+            open_counter(in_counters(scratch))
+    if ARRIVALS > 1:  # noqa: SIM102, a constant
+        if part == 0:
+            open_counter(in_counters(scratch) + 1 + group)
+    origin = slope(log_weights, min_labels, MAX_LABELS)
+    for i in range(TILES):
+        tile = group * group_step + (part // n_chunks * TILES + i) * tile_step
+        moments(
+            scores, targets, scratch, counts, labels_of, tile * TILE_ROWS, part % n_chunks, origin, n_rows, n_labels,
+            n_chunks, stride, n_groups, min_labels, log_bound, MAX_LABELS, HEAVY, LIKELY, TILE_ROWS, LABELS, DENSE,
+            PARTIAL, FULL,
+        )  # fmt: skip
+    ends = True
+    if ARRIVALS > 1:
+        ends = is_last(in_counters(scratch) + 1 + group, ARRIVALS)
+    else:
+        tl.debug_barrier()
+    if ends:
+        total = tl.zeros((), tl.float64)
+        for first in range(0, GROUP_ROWS, ROWS):
+            row = first + tl.arange(0, ROWS)
+            row = (group * group_step + row // TILE_ROWS * tile_step) * TILE_ROWS + row % TILE_ROWS
+            value, rows, stored = finish(
+                scores, targets, log_weights, scratch, numbers, values, pmf, counts, labels_of, row, n_rows, n_labels,
+                n_chunks, stride, n_groups, n_indices, min_labels, log_bound, MAX_LABELS, HEAVY, LIKELY, ROWS, S, LANES,
+                DENSE, PARTIAL, INDICES,
+            )  # fmt: skip
+            if REDUCED:
+                total += tl.sum(tl.sum(tl.where(stored, value, 0.0), axis=1), axis=0)
+            else:
+                tl.store(loss + rows, value, mask=stored)
+        if REDUCED:
+            tl.store(loss + group, total)
+            if is_last(in_counters(scratch), n_groups):
+                _store_total(loss, total_loss, n_groups, n_averaged)
+
+
+@triton.jit
+def _store_total(loss, total_loss, n_groups, n_averaged):
+    """Write the sum of what all groups have left over n_averaged, added in the same order in every run."""
+    BLOCK: tl.constexpr = 256
+    sums = tl.zeros((BLOCK,), tl.float64)
+    for start in range(0, n_groups, BLOCK):
+        groups = start + tl.arange(0, BLOCK)
+        sums += tl.load(loss + groups, mask=groups < n_groups, other=0, cache_modifier=".cg").to(tl.float64)
+    tl.store(total_loss, tl.sum(sums, axis=0) / n_averaged)
