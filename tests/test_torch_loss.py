@@ -268,6 +268,7 @@ def test_logits_that_are_not_contiguous_give_the_same_loss_and_gradient():
         (lambda: MLRHLoss(1, min_labels=2), "0 <= min_labels <= max_labels; got min_labels=2, max_labels=1"),
         (lambda: MLRHLoss(3, size_bias=torch.zeros(3)), r"max_labels \+ 1 = 4 entries"),
         (lambda: MLRHLoss(3, padding_index=0.5), "padding_index must be None or an integer"),
+        (lambda: MLRHLoss(3, unobserved="no"), "unobserved must be None, True, or False .* got 'no'"),
         (lambda: MLRHLoss(6)(LOGITS, SETS), "max_labels=6, n_labels=5"),
         (lambda: MLRHLoss(3)(LOGITS, SETS[:, :4]), r"shape of the logits, \(6, 5\); got \(6, 4\). Give label indices"),
         (

@@ -85,7 +85,7 @@ class MLRHLoss(torch.nn.Module):
         pos_weight=None,
     ):
         super().__init__()
-        _check_options(min_labels, max_labels, reduction, padding_index, pos_weight)
+        _check_options(min_labels, max_labels, reduction, padding_index, unobserved, pos_weight)
         self.min_labels, self.max_labels = int(min_labels), int(max_labels)
         self.reduction, self.padding_index = reduction, None if padding_index is None else int(padding_index)
         self.unobserved, self.validate = unobserved, validate
@@ -151,7 +151,7 @@ def mlrh_loss(
         shortcut = shortcuts.find(kind)
     if shortcut is not None:
         return shortcut.loss(logits, targets)
-    _check_options(min_labels, max_labels, reduction, padding_index, None)
+    _check_options(min_labels, max_labels, reduction, padding_index, unobserved, None)
     _check_tensors(logits, targets, weight, padding_index)
     check_sizes(min_labels, max_labels, logits.shape[1])
     if size_bias is not None:
@@ -263,7 +263,7 @@ def _register(module, name, value):
         module.register_buffer(name, value)
 
 
-def _check_options(min_labels, max_labels, reduction, padding_index, pos_weight):
+def _check_options(min_labels, max_labels, reduction, padding_index, unobserved, pos_weight):
     check_sizes(min_labels, max_labels)
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(map(repr, REDUCTIONS))}; got {reduction!r}.")
@@ -271,6 +271,8 @@ def _check_options(min_labels, max_labels, reduction, padding_index, pos_weight)
         raise ValueError(
             f"padding_index must be None or an integer that is no label, such as -1; got {padding_index!r}."
         )
+    if unobserved is not None and not isinstance(unobserved, bool):
+        raise ValueError(f"unobserved must be None, True, or False for targets without NaN; got {unobserved!r}.")
     if pos_weight is not None:
         raise ValueError(
             "pos_weight must be None: the likelihood of a whole label set has no terms of single labels to weight. "
