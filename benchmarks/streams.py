@@ -7,13 +7,14 @@ kept, passed as it is. The order of rows is shuffled once; everything else is by
 import tempfile
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
 from benchmarks import optimum
 from benchmarks.problems import Problem, public, synthetic
 from benchmarks.table import compared
-from mlrh import MLRHClassifier
+from mlrh import MLRHClassifier, streaming
 
 QUESTION = "stream"
 TARGET = 1.0
@@ -22,6 +23,7 @@ N_PASSES = 3
 SETS = ("emotions", "scene", "yeast", "tmc2007-500", "bibtex")
 CHUNKS = (50, 500)
 LARGE = {"n_samples": 60_000, "n_features": 1_000, "n_labels": 10}  # 458 MiB; about four rows are kept for each feature
+QUICK_BYTES = 2**15  # kept of 45,000
 QUICK = {"n_samples": 400, "n_features": 10, "n_labels": 5}
 
 
@@ -34,7 +36,8 @@ def measure(repeats, context):
             yield line(f"{problem}, calls of {chunk} rows", problem, least, chunk, context)
     problem = synthetic(**(QUICK if context.quick else LARGE))
     least = optimum.Optimum(lambda: _least(problem))
-    with tempfile.TemporaryDirectory() as folder:
+    kept = mock.patch.object(streaming, "MAX_BYTES", QUICK_BYTES if context.quick else streaming.MAX_BYTES)
+    with tempfile.TemporaryDirectory() as folder, kept:
         mapped = Problem(problem.name, _mapped(problem.X, Path(folder) / "X"), problem.Y)
         yield line(f"{problem}, memory-mapped, one call a pass", mapped, least, len(problem.Y), context)
 

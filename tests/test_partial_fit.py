@@ -60,6 +60,7 @@ def test_three_passes_come_within_one_percent_of_the_objective_of_fit(case):
     model = shown(MLRHClassifier(**options), X, y, classes=classes_of(y), passes=3)
     assert objective(model, X, y) <= 1.01 * MLRHClassifier(**options).fit(X, y).objective_
     assert (model.n_passes_, model.n_samples_seen_) == (3, 3 * X.shape[0])
+    assert model.n_samples_counted_ == X.shape[0]
     assert model.coef_.dtype == X.dtype
 
 
@@ -359,7 +360,7 @@ def test_calls_that_straddle_passes_count_every_row_once(chunk, shuffled):
     for part in calls:
         shown(model, X[part], Y[part], classes=range(4), chunk=chunk)
     assert (model.n_passes_, model.n_samples_seen_) == (6, 600)
-    assert (model._stream["counted"]["n_rows"], model._stream["again"]["n_rows"]) == (100, 0)
+    assert (model.n_samples_counted_, model._stream["again"]["n_rows"]) == (100, 0)
     assert objective(model, X, Y) <= 1.001 * MLRHClassifier().fit(X, Y).objective_
 
 

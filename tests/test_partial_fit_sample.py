@@ -269,3 +269,50 @@ def test_new_rows_that_tell_nothing_count_once_a_pass_has_ended(passes, monkeypa
     shown(model, X, Y, classes=None, chunk=100, passes=4)
     assert (model.n_passes_, model._stream["counted"]["n_rows"]) == (passes + 4, 1000)
     assert objective(model, X, Y) <= 1.01 * MLRHClassifier().fit(X, Y).objective_
+
+
+def test_after_many_shuffled_passes_new_rows_are_learned(monkeypatch):
+    X, Y = make_multilabel(400)
+    monkeypatch.setattr(streaming, "MAX_BYTES", 10_000)
+    model, rng = MLRHClassifier(), np.random.RandomState(0)
+    for _ in range(40):
+        order = rng.permutation(400)
+        shown(model, X[order], Y[order], classes=range(4), chunk=100)
+    assert model.n_passes_ == 40 and model._stream["damping"] <= 4  # rounding is no reason to go back
+    X_new, Y_new = make_multilabel(400, seed=5)
+    X, Y = np.vstack([X, X_new]), np.vstack([Y, Y_new])
+    shown(model, X_new, Y_new, classes=None, chunk=100)
+    shown(model, X, Y, classes=None, chunk=100, passes=4)
+    assert objective(model, X, Y) <= 1.005 * MLRHClassifier().fit(X, Y).objective_
+
+
+def test_a_model_file_from_before_there_were_steps_goes_on(monkeypatch):
+    X, Y = make_multilabel(1000)
+    monkeypatch.setattr(streaming, "MAX_BYTES", 20_000)
+    model = shown(MLRHClassifier(), X, Y, classes=range(4), chunk=250)
+    del model._stream["steps"], model._stream["unclear"]
+    shown(model, X, Y, classes=None, chunk=250, passes=3)
+    assert objective(model, X, Y) <= 1.01 * MLRHClassifier().fit(X, Y).objective_
+
+
+def test_the_gradient_of_a_pass_in_which_a_setting_changed_is_nearly_that_of_the_new_one(monkeypatch):
+    X, Y = make_multilabel(1000)
+    monkeypatch.setattr(streaming, "MAX_BYTES", 20_000)
+    model = shown(MLRHClassifier(), X, Y, classes=range(4), chunk=100, passes=1)
+    shown(model, X[:900], Y[:900], classes=None, chunk=100)
+    shown(model.set_params(fit_intercept=False), X[900:], Y[900:], classes=None, chunk=100)
+    best = model._stream["best"]
+    space = CardinalitySpace(4, 1, 3, split(best["parameters"], 4)[2])
+    _, gradient = loss_and_gradient(space, best["parameters"], X, Y.astype(np.int8), np.ones(1000))
+    assert np.linalg.norm(best["gradient"] - gradient) < 0.4 * np.linalg.norm(gradient)
+
+
+def test_a_row_that_is_not_kept_may_come_again_and_again(monkeypatch):
+    X, Y = make_multilabel(1000)
+    monkeypatch.setattr(streaming, "MAX_BYTES", 20_000)
+    monkeypatch.setattr(streaming, "MAX_UNCLEAR", 5)
+    model = shown(MLRHClassifier(), X, Y, classes=range(4), chunk=250)
+    row = silent(X, Y, 1)
+    for _ in range(12):
+        model.partial_fit(X[row], Y[row])
+    assert len(model._stream["unclear"]) == 5 and model.n_samples_seen_ == 1012

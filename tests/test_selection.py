@@ -237,7 +237,8 @@ def refuses(model, X, y):
     ("model", "X", "message"),
     [
         (MLRHClassifierCV(Cs=CS), np.where(X > 2, np.nan, X), "^Input X contains NaN"),
-        (MLRHClassifierCV(Cs=CS, n_jobs=0), X, "^n_jobs == 0"),
+        (MLRHClassifierCV(Cs=CS, n_jobs=0), X, "^n_jobs must not be 0"),
+        (MLRHClassifierCV(Cs=CS, cv=[]), X, "^cv must give at least one fold"),
         (MLRHClassifierCV(Cs=CS, scoring=refuses), X, "^a metric of my own$"),
         (KernelMLRHClassifierCV(Cs=CS, kernel="precomputed"), X, "^A precomputed kernel matrix must be square"),
     ],
@@ -248,8 +249,10 @@ def test_no_fold_is_accused_of_what_is_wrong_elsewhere(model, X, message):
 
 
 def test_gammas_of_a_kernel_that_has_none_are_warned_of():
-    with pytest.warns(UserWarning, match="kernel='linear' has no gamma, so that all 2 gammas give the same fits"):
+    message = "kernel='linear' has no gamma, so that all 2 gammas give the same fits"
+    with pytest.warns(UserWarning, match=message) as warned:
         KernelMLRHClassifierCV(Cs=CS, kernel="linear", gammas=[0.1, 1.0]).fit(X, Y)
+    assert warned[0].filename == __file__
 
 
 @pytest.mark.parametrize("model", [MLRHClassifierCV(Cs=CS, cv=3), KernelMLRHClassifierCV(Cs=CS, cv=3)])

@@ -225,6 +225,8 @@ def test_a_path_renews_its_metric_where_the_penalty_is_much_weaker_or_a_metric_i
             found.append(metric_of_path(objective, start))
         assert [call.kwargs["at"] is start for call in metric.call_args_list] == [True] * metric.call_count
     assert len({id(solve) for solve in found}) == n_metrics
+    stronger = Objective(design, CardinalitySpace(4, 1, 3), Y, alpha=10.0, learn_bias=False)
+    assert metric_of_path(stronger, stronger.start() + 0.1) is not found[-1]
 
 
 def test_a_metric_does_not_keep_its_objective_in_memory():

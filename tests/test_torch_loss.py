@@ -335,6 +335,8 @@ def test_validate_names_the_first_bad_row_of_index_targets(row, message):
 def test_targets_that_are_no_set_are_refused_by_row_and_column(smooth, beside):
     targets = SETS.double()
     targets[2] = torch.tensor([1.0, smooth, 0.0, 0.0, beside])
+    with pytest.raises(ValueError, match=r"found 3 in row 0, column 0\. Say padding_index=-1 if these are label ind"):
+        MLRHLoss(3)(LOGITS, torch.full(LOGITS.shape, 3))
     with pytest.raises(ValueError, match=f"found {smooth:g} in row 2, column 1. Label smoothing has no meaning"):
         mlrh_loss(LOGITS, targets, max_labels=3)
 

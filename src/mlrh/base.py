@@ -43,7 +43,7 @@ class _Problem:
 
 
 NOTED_OF_X = ("n_features_in_", "feature_names_in_")
-OF_STREAMS = ("_stream", "n_samples_seen_", "n_passes_")
+OF_STREAMS = ("_stream", "n_samples_seen_", "n_samples_counted_", "n_passes_")
 PROX_NEWTON = "prox-newton"
 MAX_SHARE = 8.0  # of one fit in where a path points to; evenly spaced values of C have 3 at most
 SOLVERS = {"mm": solvers.mm, "lbfgs": solvers.lbfgs, "newton-cg": solvers.newton_cg, PROX_NEWTON: prox_newton}
@@ -252,10 +252,10 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     def _warn_of_rounding(self, prepared):
         """Say what rounding hides of the features at this C."""
 
-    @abstractmethod
     def _share_kernel(self):
         """Compute kernel values of the same rows once for all C of a path, where there is a kernel."""
 
+    @abstractmethod
     def _earlier_scores(self, X):
         """What `_project` needs of the earlier fit, in units of the scores of X."""
 

@@ -133,8 +133,8 @@ class MLRHClassifier(Incremental):
         Final value, in units of the loss.
     history_ : array
         The objective at the start and after every iteration.
-    n_samples_seen_, n_passes_ : int
-        After partial_fit only: rows shown to it, in all passes, and passes that it has recognised.
+    n_samples_seen_, n_samples_counted_, n_passes_ : int
+        After partial_fit only: rows shown to it, in all passes; rows that count as data; passes it has recognised.
     n_features_in_, feature_names_in_
 
     Examples

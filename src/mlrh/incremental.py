@@ -45,7 +45,7 @@ class Incremental(MLRHBase):
         of them, and then the first pass must end with a call. Rows that the first call holds twice count twice.
 
         Expect the objective to be within 1% of that of `fit` after one to three passes while all rows are kept, or
-        five or more for every feature; with about one for every feature it stays far off.
+        five or more for every feature, with weights of similar size; with about one for every feature it stays far off.
 
         Always L-BFGS, stopped at max(tol, 1e-4): solver, max_iter and mm_step are ignored, and not to have converged
         is no reason to warn, since later calls go on. X is converted to the dtype of the first call.
@@ -136,5 +136,6 @@ class Incremental(MLRHBase):
         self.min_labels_, self.max_labels_ = stream.sizes
         self._targets, self.classes_ = form, form.classes
         self._fitted_as = (self.n_features_in_, form.classes.tolist(), *self._form_of_scores(None))
-        self.n_iter_, self.n_samples_seen_, self.n_passes_ = stream.n_iter, stream.n_seen, stream.n_passes
+        self.n_iter_, self.n_passes_ = stream.n_iter, stream.n_passes
+        self.n_samples_seen_, self.n_samples_counted_ = stream.n_seen, stream.counted.n_rows
         self._stream = stream.state()

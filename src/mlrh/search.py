@@ -8,7 +8,7 @@ import warnings
 from inspect import Parameter, signature
 
 import numpy as np
-from joblib import Parallel, delayed
+from joblib import Parallel, delayed, effective_n_jobs
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -37,7 +37,7 @@ def validation_scores(
     n_jobs : processes over folds and settings
     """
     tasks = [(train, held_out, setting) for train, held_out in splits for setting in settings]
-    paths = Parallel(n_jobs=n_jobs)(
+    paths = Parallel(n_jobs=min(effective_n_jobs(n_jobs), len(tasks)))(
         delayed(_path_scores)(estimator, (X, y, sample_weight), train, held_out, setting, Cs, scorers)
         for train, held_out, setting in tasks
     )

@@ -11,7 +11,6 @@ from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
-from joblib import effective_n_jobs
 from sklearn.base import _fit_context
 from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.model_selection import check_cv
@@ -60,8 +59,11 @@ class _Chosen(MLRHBase):
         for own in settings:
             self._with_C(Cs[0], **own)._check_penalty()
         X, y = indexable(X, y)
-        effective_n_jobs(self.n_jobs)  # of what is wrong with all rows, no fold should be accused
-        self._with_C(Cs[0])._validate_X(X, reset=True)
+        if self.n_jobs == 0:
+            raise ValueError(
+                "n_jobs must not be 0; use None or 1 for one process, -1 for one per core, or their number."
+            )
+        self._with_C(Cs[0])._validate_X(X, reset=True)  # of what is wrong with all rows, no fold should be accused
         form, Y = targets.encode(y, partly_known=True)
         targets.check_same_length(X, Y)
         _check_scoring(self.scoring, form, Y)
@@ -319,7 +321,7 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
             warnings.warn(
                 f"kernel={self.kernel!r} has no gamma, so that all {len(gammas)} gammas give the same fits; give one.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         return [{"gamma": gamma} for gamma in gammas]
 
@@ -356,7 +358,10 @@ def _check_scoring(scoring, form, Y):
 def _splits(cv, form, y, Y):
     """Pairs of training and held-out rows; classes are stratified, label sets can't be."""
     classes = y if form.is_one_class_per_row else None
-    return list(check_cv(cv, classes, classifier=form.is_one_class_per_row).split(np.zeros(len(Y)), classes))
+    folds = list(check_cv(cv, classes, classifier=form.is_one_class_per_row).split(np.zeros(len(Y)), classes))
+    if not folds:
+        raise ValueError("cv must give at least one fold; got none.")
+    return folds
 
 
 def _scorer(scoring):

@@ -101,7 +101,7 @@ class MetricOfPath:
         self._alpha, self._solve = np.inf, None
 
     def __call__(self, objective, start):
-        if objective.renews_cheaply or self._alpha > MAX_AGE * objective.alpha:
+        if objective.renews_cheaply or not objective.alpha <= self._alpha <= MAX_AGE * objective.alpha:
             self._alpha, self._solve = objective.alpha, objective.metric(at=start)
         return self._solve
 

@@ -33,6 +33,7 @@ MIN_ITER = 8  # of a minimisation, even if it goes into debt
 TOLERANCE = 1e-4
 CURVATURE = 0.25  # of a label's own score, at most: the unit of the damping
 N_STEPS = 4  # of a pass that goes in steps
+MAX_UNCLEAR = 256  # parts
 ROUNDING = 1e-9  # of a loss
 PARTS = {"sample": RowSample, "counted": Tally, "again": Tally, "best": Best, "steps": Steps}
 
@@ -42,9 +43,9 @@ class Stream:
     """Where a stream has come to; every method returns another one, so that a call that fails changes nothing.
 
     counted are the rows of the objective. again are the last ones, as long as they may all be rows shown before: they
-    count once one of them is new, and are forgotten once all have been shown again. unclear are the parts of these, X,
-    Y, weights and hashes, before the first one that tells if it was shown before: some of them may end the pass before,
-    which shows at the end of this one.
+    count once one of them is new, and are forgotten once all have been shown again. unclear are the first parts
+    of these (X, Y, weights, hashes and checksum), MAX_UNCLEAR at most, before one that tells if it was shown before:
+    some of them may end the pass before, which shows at the end of this one.
     """
 
     n_labels: int
@@ -73,7 +74,8 @@ class Stream:
     @classmethod
     def from_state(cls, state):
         """The stream that `state` describes."""
-        return cls(**{**state, **{name: kind(**state[name]) for name, kind in PARTS.items()}})
+        # What an older model file doesn't have is as at the start.
+        return cls(**{**state, **{name: kind(**state.get(name, {})) for name, kind in PARTS.items()}})
 
     def state(self):
         """The stream as plain containers, arrays and numbers."""
@@ -106,7 +108,9 @@ class Stream:
         moved = following._gradient_of_sample(parameters, settings)
         moved -= self._gradient_of_sample(self.parameters, settings)
         # A loss measured before and after the change would be compared with later ones: inf is below none of them.
-        again = replace(self.again, loss=np.inf) if self.again.n_rows else self.again
+        share = self.again.weight / self.counted.weight
+        again = replace(self.again, gradient=self.again.gradient + share * moved, loss=np.inf)
+        again = again if self.again.n_rows else self.again
         return replace(following, counted=replace(self.counted, gradient=self.counted.gradient + moved), again=again)
 
     def show(self, X, Y, weights, settings: Settings):
@@ -197,9 +201,9 @@ class Stream:
         if steps.is_on:
             loss, gradient = self._loss_and_gradient(self.parameters, X, Y, weights, settings)
             steps = steps.with_rows(tally, loss, gradient, self.parameters - self.best.parameters)
-        is_unclear = self.again.n_rows == sum(len(part[-1]) for part in unclear)
-        if is_unclear and not self.sample.would_keep_any(hashes):
-            unclear = (*unclear, (X, Y, weights, hashes))
+        is_unclear = self.again.n_rows == sum(len(weights) for _, _, weights, _, _ in unclear)
+        if is_unclear and len(unclear) < MAX_UNCLEAR and not self.sample.would_keep_any(hashes):
+            unclear = (*unclear, (X, Y, weights, hashes, _checksum(weights, hashes)))
         return replace(self, again=self.again.plus(tally), steps=steps, unclear=unclear)
 
     @property
@@ -215,14 +219,14 @@ class Stream:
         n_rows, checksum = self.counted.n_rows, self.counted.checksum
         if n_rows:
             yield 0, n_rows, checksum
-        for n_parts, (_, _, weights, hashes) in enumerate(self.unclear, start=1):
-            n_rows, checksum = n_rows + 2 * len(weights), (checksum + 2 * _checksum(weights, hashes)) % 2**64
+        for n_parts, (_, _, weights, _, own) in enumerate(self.unclear, start=1):
+            n_rows, checksum = n_rows + 2 * len(weights), (checksum + 2 * own) % 2**64
             yield n_parts, n_rows, checksum
 
     def _counting_unclear(self, n_parts, settings):
         """The stream where the first unclear parts count, and this pass begins after them."""
         following = self
-        for X, Y, weights, hashes in self.unclear[:n_parts]:
+        for X, Y, weights, hashes, _ in self.unclear[:n_parts]:
             tally, best = following._tally(following._measured_at, X, Y, weights, hashes, settings), Best()
             if self.steps.is_on:
                 objective, gradient = following.best.objective + tally.loss, following.best.gradient + tally.gradient
@@ -277,7 +281,7 @@ class Stream:
             loss, gradient = self._loss_and_gradient(self.parameters, kept_X, kept_Y, rows.weights, settings)
             counted = replace(counted, loss=loss, gradient=gradient)
         parameters = self.parameters if counted.n_rows else zeros(X.shape[1], self.n_labels)
-        changes = {"sample": sample, "counted": counted, "best": Best(), "parameters": parameters}
+        changes = {"sample": sample, "counted": counted, "best": Best(), "damping": 1.0, "parameters": parameters}
         return replace(self, again=Tally(), unclear=(), **changes)._changed()
 
     def _share_of_step(self):
@@ -328,7 +332,7 @@ class Stream:
         """The stream with the gradient of this pass, or back at a better point; the next pass goes in steps."""
         objective = self.again.loss + penalty(self.parameters, self.n_labels, settings)
         best, damping = Best(objective, self.parameters, self.again.gradient), max(1.0, self.damping / 4)
-        if objective > self.best.objective:
+        if objective > self.best.objective + ROUNDING * abs(objective):
             best, damping = self.best, 4 * self.damping
         counted = replace(self.counted, gradient=best.gradient)
         changes = {"parameters": best.parameters, "damping": damping, "steps": Steps(is_on=True)}

@@ -95,11 +95,12 @@ def _is_binary(dense):
 
 def _raise_for_dense(dense, row, column):
     value = dense[row, column].item()
-    advice = (
-        "Say unobserved=True if labels may be unobserved."
-        if value != value
-        else "Label smoothing has no meaning for the likelihood of a set: give the labels themselves."
-    )
+    if value != value:
+        advice = "Say unobserved=True if labels may be unobserved."
+    elif dense.is_floating_point():
+        advice = "Label smoothing has no meaning for the likelihood of a set: give the labels themselves."
+    else:
+        advice = "Say padding_index=-1 if these are label indices; integers can't hold NaN."
     raise ValueError(
         f"Dense targets must be 0, 1 or, where unobserved, NaN; found {value:g} in row {row}, column {column}. {advice}"
     )
