@@ -4,8 +4,6 @@ As in test_torch_kernels.py this file also is a script, which computes all in a 
 """
 
 import itertools
-import os
-import subprocess
 import sys
 
 import numpy as np
@@ -17,7 +15,7 @@ pytest.importorskip("triton")
 import torch
 import triton
 import triton.language as tl
-from test_torch_kernels import as_listed, case, dense_targets, exact, exact_gradient, partly
+from test_torch_kernels import as_listed, case, dense_targets, exact, exact_gradient, interpreted, partly
 
 from mlrh.torch.kernels_arrivals import COUNTS, TAG, is_last, open_counter
 from mlrh.torch.kernels_polynomials import combined, constant, scaled_label, times_label
@@ -153,10 +151,7 @@ def compute_scans():
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    path = tmp_path_factory.mktemp("groups") / "results.pt"
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    subprocess.run([sys.executable, "-W", "error::RuntimeWarning", __file__, str(path)], env=environment, check=True)
-    return torch.load(path)
+    return interpreted(__file__, tmp_path_factory.mktemp("groups"))
 
 
 def expected_losses(one):

@@ -223,9 +223,13 @@ def compute_shortcuts():
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    path = tmp_path_factory.mktemp("kernels") / "results.pt"
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    subprocess.run([sys.executable, "-W", "error::RuntimeWarning", __file__, str(path)], env=environment, check=True)
+    return interpreted(__file__, tmp_path_factory.mktemp("kernels"))
+
+
+def interpreted(script, folder):
+    """What a script saves that is run with the path of a file, in a process where Triton interprets."""
+    path, environment = folder / "results.pt", os.environ | {"TRITON_INTERPRET": "1"}
+    subprocess.run([sys.executable, "-W", "error::RuntimeWarning", script, str(path)], env=environment, check=True)
     return torch.load(path)
 
 

@@ -49,8 +49,8 @@ class Best:
 class Steps:
     """A pass in steps: the mean of the parameters stepped to, and a minibatch, the rows shown since the last step.
 
-    Of the minibatch it holds the weight, the loss at the best parameters, what the loss has there in excess of its
-    tangent at the best ones, and by how much the gradient has changed from there. Late steps count more in the mean.
+    Of the minibatch it holds the weight, the loss at the best parameters, by how much the loss where the last step led
+    exceeds its tangent at the best ones, and the change of the gradient between the two.
     """
 
     is_on: bool = False

@@ -33,7 +33,7 @@ MIN_ITER = 8  # of a minimisation, even if it goes into debt
 TOLERANCE = 1e-4
 CURVATURE = 0.25  # of a label's own score, at most: the unit of the damping
 N_STEPS = 4  # of a pass that goes in steps
-MAX_UNCLEAR = 256  # parts
+MAX_UNCLEAR = 2048  # rows
 ROUNDING = 1e-9  # of a loss
 PARTS = {"sample": RowSample, "counted": Tally, "again": Tally, "best": Best, "steps": Steps}
 
@@ -44,8 +44,8 @@ class Stream:
 
     counted are the rows of the objective. again are the last ones, as long as they may all be rows shown before: they
     count once one of them is new, and are forgotten once all have been shown again. unclear are the first parts
-    of these (X, Y, weights, hashes and checksum), MAX_UNCLEAR at most, before one that tells if it was shown before:
-    some of them may end the pass before, which shows at the end of this one.
+    of these (X, Y, weights, hashes and checksum), of MAX_UNCLEAR rows at most, before one that tells if it was shown
+    before: some of them may end the pass before, which shows at the end of this one.
     """
 
     n_labels: int
@@ -201,8 +201,9 @@ class Stream:
         if steps.is_on:
             loss, gradient = self._loss_and_gradient(self.parameters, X, Y, weights, settings)
             steps = steps.with_rows(tally, loss, gradient, self.parameters - self.best.parameters)
-        is_unclear = self.again.n_rows == sum(len(weights) for _, _, weights, _, _ in unclear)
-        if is_unclear and len(unclear) < MAX_UNCLEAR and not self.sample.would_keep_any(hashes):
+        n_unclear = sum(len(weights) for _, _, weights, _, _ in unclear)
+        is_bounded = n_unclear + len(weights) <= MAX_UNCLEAR
+        if self.again.n_rows == n_unclear and is_bounded and not self.sample.would_keep_any(hashes):
             unclear = (*unclear, (X, Y, weights, hashes, _checksum(weights, hashes)))
         return replace(self, again=self.again.plus(tally), steps=steps, unclear=unclear)
 
