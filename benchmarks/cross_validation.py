@@ -16,7 +16,7 @@ from benchmarks.fits import turns
 from benchmarks.table import attempted, compared
 from benchmarks.timing import interleaved, timed
 from mlrh import KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
-from mlrh.estimators import gamma_scale
+from mlrh.estimators.kernel import gamma_scale
 
 QUESTION = "choice of C"
 TARGET = 1 / 3

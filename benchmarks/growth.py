@@ -14,7 +14,7 @@ from benchmarks.problems import synthetic
 from benchmarks.table import Line, compared
 from benchmarks.timing import interleaved, timed
 from mlrh import MLRHClassifier
-from mlrh.label_space import CardinalitySpace
+from mlrh.spaces import CardinalitySpace
 
 QUESTION = "growth"
 TARGET = 1.1

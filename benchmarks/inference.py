@@ -12,7 +12,7 @@ from scipy.special import expit
 from benchmarks import reference
 from benchmarks.table import compared
 from benchmarks.timing import interleaved, timed
-from mlrh.label_space import CardinalitySpace
+from mlrh.spaces import CardinalitySpace
 
 QUESTION = "inference"
 TARGETS = {3: 3.0, 25: 6.0}

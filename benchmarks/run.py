@@ -34,7 +34,6 @@ QUESTIONS = {
     "start": "startup",
     "choice of C": "cross_validation",
     "elastic net": "elastic_net",
-    "stream": "streams",
 }
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 MEAN_TARGETS = {"linear fit": 1.0}

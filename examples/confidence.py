@@ -10,8 +10,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from mlrh import KernelMLRHClassifier
-from mlrh.calibration import CalibratedSets
 from mlrh.data import load_digit_scenes
+from mlrh.estimators.calibration import CalibratedSets
 from mlrh.metrics import expected_calibration_error, reliability, risk_coverage
 
 # C and gamma as in examples/digits.py: chosen there by cross validation on training scenes.

@@ -1,4 +1,4 @@
-"""Fit to rows that come in chunks, of a file too large to be read at once, and compare with a fit to all of them.
+"""Fit to rows that come in chunks, of a file that is read piece by piece, and compare with a fit to all of them.
 
 Run it with `python examples/stream.py`.
 """
@@ -24,22 +24,20 @@ def chunks_of(path, n_labels, chunk=250):
 def main(n_train=2000, n_test=1000):
     train, test = load_digit_scenes(n_train, part="train"), load_digit_scenes(n_test, part="test")
     n_labels = train.Y.shape[1]
+    print("rows shown  exact match  log-likelihood of the test rows")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "train.csv"
         np.savetxt(path, np.hstack([train.X, train.Y]), fmt="%g", delimiter=",")
         model = MLRHClassifier(C=0.01)
-        print(f"{'':12}  rows shown  exact match  log-likelihood of the test rows")
-        for _ in range(3):
-            for X, Y in chunks_of(path, n_labels):
-                model.partial_fit(X, Y, classes=range(n_labels))
-            print_measures(f"pass {model.n_passes_}", model, test)
+        for X, Y in chunks_of(path, n_labels):
+            model.partial_fit(X, Y, classes=range(n_labels))
+            print_measures(model.n_samples_seen_, model, test)
     print_measures("fit", MLRHClassifier(C=0.01).fit(train.X, train.Y), test)
 
 
 def print_measures(name, model, test):
-    shown = getattr(model, "n_samples_seen_", "")
-    likelihood = model.distribution(test.X).log_prob(test.Y).mean()
-    print(f"{name:12}  {shown:>10}  {model.score(test.X, test.Y):11.3f}  {likelihood:31.3f}")
+    log_likelihood = model.distribution(test.X).log_prob(test.Y).mean()
+    print(f"{name:>10}  {model.score(test.X, test.Y):11.3f}  {log_likelihood:31.4f}")
 
 
 if __name__ == "__main__":

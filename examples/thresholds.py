@@ -9,8 +9,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from mlrh.data import load_digit_scenes
+from mlrh.estimators.thresholds import TunedThresholds
 from mlrh.metrics import evaluate
-from mlrh.thresholds import TunedThresholds
 
 METRICS = ("f1_macro", "f1_micro", "f1_example", "jaccard", "exact_match")
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
-from mlrh.label_space import CardinalitySpace
+from mlrh.spaces import CardinalitySpace
 
 BOTH = pytest.mark.parametrize("classifier", [MLRHClassifier, KernelMLRHClassifier])
 

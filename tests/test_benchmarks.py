@@ -30,13 +30,12 @@ from benchmarks import (
     rbf_fit,
     reference,
     startup,
-    streams,
     table,
     timing,
 )
 from benchmarks.adapters import libmultilabel, ours, scikit_learn, support_vectors
 from mlrh import KernelMLRHClassifier, MLRHClassifier
-from mlrh.label_space import CardinalitySpace
+from mlrh.spaces import CardinalitySpace
 
 MACHINE = machine.Machine("a machine", 2, 1, bandwidth=1e10, gemm_rate=1e11, load=0.0, versions={})
 CONTEXT = SimpleNamespace(machine=MACHINE, quick=True, tell=lambda message: None)
@@ -446,18 +445,6 @@ def test_the_choice_of_C_is_the_same_search_on_both_sides(problem, monkeypatch):
     searches = cross_validation.partial(cross_validation._linear, [0.1, 1.0])
     line = cross_validation.line("linear", problem, searches, 1, CONTEXT)
     assert line.reached and "differs by 0.0e+00" in line.note and line.target == pytest.approx(1 / 3)
-
-
-@pytest.mark.parametrize("chunk", [25, 120])
-def test_passes_over_a_stream_are_held_to_one_percent_of_the_optimum(problem, chunk):
-    optimum_of_fit = optimum.joint(MLRHClassifier(tol=1e-12).fit(problem.X, problem.Y), problem.X, problem.Y).value
-    (line,) = streams.measure(1, CONTEXT)
-    assert line.theirs == 1.0 and line.unit == "%" and line.passes
-    least = optimum.Optimum(lambda: optimum.Point(optimum_of_fit, 0.0))
-    model = streams.passed(problem, chunk, 2)
-    expected = 100 * (optimum.joint(model, problem.X, problem.Y).value / optimum_of_fit - 1)
-    assert model.n_passes_ == 2
-    assert streams.line("a", problem, least, chunk, CONTEXT, n_passes=2).ours == pytest.approx(expected)
 
 
 def test_features_are_prepared_as_stated_and_labels_without_two_classes_left_out():

@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from mlrh import MLRHClassifier
-from mlrh.blas_threads import MIN_OPERATIONS, suited_to
+from mlrh._parallel import MIN_OPERATIONS, blas_suited_to
 
 
 @pytest.fixture(autouse=True)
@@ -35,18 +35,18 @@ def n_threads():
 
 
 def test_small_products_have_one_thread():
-    with suited_to(MIN_OPERATIONS - 1):
+    with blas_suited_to(MIN_OPERATIONS - 1):
         assert n_threads() == {1}
     assert n_threads() == {3}
 
 
 def test_large_products_have_the_threads_that_were_there():
-    with suited_to(MIN_OPERATIONS):
+    with blas_suited_to(MIN_OPERATIONS):
         assert n_threads() == {3}
 
 
 def test_an_error_restores_the_threads():
-    with pytest.raises(RuntimeError), suited_to(0):
+    with pytest.raises(RuntimeError), blas_suited_to(0):
         raise RuntimeError
     assert n_threads() == {3}
 
@@ -55,14 +55,14 @@ def test_blocks_that_overlap_in_several_threads_restore_what_was_there_before_al
     first_is_in, second_is_in = Barrier(2, timeout=10), Barrier(2, timeout=10)
 
     def outer():
-        with suited_to(0):
+        with blas_suited_to(0):
             first_is_in.wait()
             assert n_threads() == {1}
             second_is_in.wait()
 
     def inner():
         first_is_in.wait()
-        with suited_to(0):
+        with blas_suited_to(0):
             second_is_in.wait()
             outer_call.result(timeout=10)
 
@@ -83,11 +83,11 @@ def test_iterations_have_one_thread_and_a_fit_leaves_as_many_as_there_were(monke
 
 FORK = """
 import os, threading
-from mlrh.blas_threads import _state, suited_to
+from mlrh._parallel import _blas, blas_suited_to
 inside, over = threading.Event(), threading.Event()
 
 def hold():
-    with suited_to(0):
+    with blas_suited_to(0):
         inside.set()
         over.wait(10)
 
@@ -96,7 +96,7 @@ thread.start()
 inside.wait(10)
 child = os.fork()
 if child == 0:
-    os._exit(1 if _state.taken.locked() else 0)
+    os._exit(1 if _blas.taken.locked() else 0)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 over.set()
 thread.join()

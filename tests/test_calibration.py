@@ -30,11 +30,12 @@ from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from mlrh import KernelMLRHClassifier, MLRHClassifier, calibration, decisions
+from mlrh import KernelMLRHClassifier, MLRHClassifier, decisions
 from mlrh.baselines import independent_set_log_proba
-from mlrh.calibration import CalibratedSets, isotonic_map
-from mlrh.label_space import CardinalitySpace, ObservedSpace
+from mlrh.estimators import calibration
+from mlrh.estimators.calibration import CalibratedSets, isotonic_map
 from mlrh.metrics import assured_threshold, expected_calibration_error, risk_coverage
+from mlrh.spaces import CardinalitySpace, ObservedSpace
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(scale=3, size=(20, 5))

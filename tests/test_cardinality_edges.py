@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference
 
-from mlrh.label_space import CardinalitySpace
+from mlrh.spaces import CardinalitySpace
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(scale=3, size=(50, 6))

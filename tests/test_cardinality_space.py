@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, log_softmax, softmax
 
-from mlrh.label_space import CardinalitySpace
+from mlrh.spaces import CardinalitySpace
 
 many = settings(deadline=None, max_examples=150)
 SCORES = np.array([[0.3, -1.2, 2.0, 0.0], [5.0, 4.0, -7.0, 0.1], [-3.0, -2.0, -1.0, -0.5]])

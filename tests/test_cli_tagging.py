@@ -17,7 +17,7 @@ from mlrh import automatic, persistence
 from mlrh.__main__ import main
 from mlrh.cli import app
 from mlrh.data import load_digit_scenes, write
-from mlrh.tagging import known_of, serving
+from mlrh.web import known_of, serving
 
 TRAIN, TEST = load_digit_scenes(60, part="train"), load_digit_scenes(15, part="test")
 

@@ -9,7 +9,7 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlrh.label_space import CardinalitySpace, LabelSetDistribution, ObservedSpace
+from mlrh.spaces import CardinalitySpace, LabelSetDistribution, ObservedSpace
 
 many = settings(deadline=None, max_examples=100)
 NAN = np.nan

@@ -15,8 +15,8 @@ from test_expected import METRICS, counts, enumerated_values, every_metric, mono
 from test_oracle import CARDINALITY, OBSERVED, by_name, distribution
 
 from mlrh import MLRHClassifier, decisions, persistence
-from mlrh.expected import metric_function
-from mlrh.label_space import CardinalitySpace, ObservedSpace
+from mlrh.spaces import CardinalitySpace, ObservedSpace
+from mlrh.spaces._kernels.expected_metrics import metric_function
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "decisions.py"
 LIMITS = st.tuples(st.integers(0, 7), st.integers(0, 7)).map(sorted)

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import scale
 
 from mlrh import MLRHClassifier, MLRHClassifierCV
-from mlrh.objective import BIAS_RIDGE
+from mlrh.fitting.objective import BIAS_RIDGE
 
 RATIOS = pytest.mark.parametrize("l1_ratio", [0.5, 1.0])
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import ANY_SCALE, MODERATE, cases, listed_sets, sets_of_sizes
 
-from mlrh import expected
-from mlrh.label_space import CardinalitySpace, ObservedSpace
+from mlrh.spaces import CardinalitySpace, ObservedSpace
+from mlrh.spaces._kernels import expected_metrics
 
 METRICS = ["exact_match", "hamming", "f1", "jaccard"]
 every_metric = pytest.mark.parametrize("metric", METRICS)
@@ -32,7 +32,7 @@ def by_counts(case, answers, metric, **options):
     """E[metric] of each answer for one row of scores, repeated."""
     space = CardinalitySpace(len(case.scores), case.min_labels, case.max_labels, case.size_bias)
     scores = np.tile(case.scores, (len(answers), 1))
-    return expected.expected_by_counts(scores, space.cardinality_pmf(scores), answers, metric, **options)
+    return expected_metrics.expected_by_counts(scores, space.cardinality_pmf(scores), answers, metric, **options)
 
 
 @st.composite
@@ -55,7 +55,7 @@ def any_metrics(draw):
 @settings(max_examples=60, deadline=None)
 @given(case=cases())
 def test_a_named_metric_equals_the_sum_over_all_label_sets_for_every_answer_at_any_scale(metric, case):
-    metric = expected.metric_function(metric, len(case.scores))
+    metric = expected_metrics.metric_function(metric, len(case.scores))
     answers = sets_of_sizes(len(case.scores), 0, len(case.scores))
     found = by_counts(case, answers, metric)
     np.testing.assert_allclose(found, enumerated_values(case.enumerate(), answers, metric), rtol=0, atol=1e-12)
@@ -77,7 +77,7 @@ def test_listed_sets_give_the_sum_over_them(drawn, metric):
     answers = sets_of_sizes(len(scores), 0, len(scores))
     log_probs = space.distribution(np.tile(scores, (len(sets), 1))).log_prob(sets)
     probs = np.tile(np.exp(log_probs), (len(answers), 1))
-    found = expected.expected_by_sets(probs, sets, answers, metric)
+    found = expected_metrics.expected_by_sets(probs, sets, answers, metric)
     wanted = metric(*counts(answers, sets)) @ probs[0]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
 
@@ -89,7 +89,7 @@ def test_no_answer_within_the_limits_is_better_than_the_best_by_counts(case, met
     low, high = (min(limit, n_labels) for limit in sorted(limits))
     space = CardinalitySpace(n_labels, case.min_labels, case.max_labels, case.size_bias)
     scores = case.scores[None]
-    chosen = expected.best_by_counts(scores, space.cardinality_pmf(scores), metric, (low, high))
+    chosen = expected_metrics.best_by_counts(scores, space.cardinality_pmf(scores), metric, (low, high))
     answers = sets_of_sizes(n_labels, low, high)
     values = enumerated_values(case.enumerate(), np.concatenate([chosen, answers]), metric)
     assert low <= chosen.sum() <= high
@@ -102,9 +102,9 @@ def test_no_answer_within_the_limits_has_a_higher_f1_over_listed_sets(drawn, lim
     scores, sets, bias = drawn
     low, high = (min(limit, len(scores)) for limit in sorted(limits))
     probs = np.exp(ObservedSpace(sets, bias).distribution(np.tile(scores, (len(sets), 1))).log_prob(sets))[None]
-    chosen = expected.best_f1_by_sets(probs, sets, (low, high))
+    chosen = expected_metrics.best_f1_by_sets(probs, sets, (low, high))
     answers = np.concatenate([chosen, sets_of_sizes(len(scores), low, high)])
-    values = expected.f1_of_counts(*counts(answers, sets)) @ probs[0]
+    values = expected_metrics.f1_of_counts(*counts(answers, sets)) @ probs[0]
     assert low <= chosen.sum() <= high
     assert values[0] >= values[1:].max() - 1e-12
 
@@ -115,7 +115,7 @@ def test_the_best_candidate_is_as_good_as_every_listed_set_and_every_set_of_like
     scores, sets, bias = drawn
     n_labels = len(scores)
     probs = np.exp(ObservedSpace(sets, bias).distribution(np.tile(scores, (len(sets), 1))).log_prob(sets))[None]
-    chosen = expected.best_candidate_by_sets(probs, sets, metric, (0, n_labels))
+    chosen = expected_metrics.best_candidate_by_sets(probs, sets, metric, (0, n_labels))
     ranks = np.argsort(np.argsort(-(probs @ sets)[0], kind="stable"))
     likeliest = [(ranks < m).astype(int) for m in range(n_labels + 1)]
     values = metric(*counts(np.concatenate([chosen, sets, likeliest]), sets)) @ probs[0]
@@ -125,10 +125,10 @@ def test_the_best_candidate_is_as_good_as_every_listed_set_and_every_set_of_like
 def test_more_candidates_than_fit_a_table_are_compared_in_pieces(monkeypatch):
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(len(EVERY_SET)), size=20)
-    arguments = (probs, EVERY_SET, expected.jaccard_of_counts, (1, 4))
-    whole = expected.best_candidate_by_sets(*arguments)
-    monkeypatch.setattr(expected, "TABLE_ENTRIES", 100)
-    np.testing.assert_array_equal(expected.best_candidate_by_sets(*arguments), whole)
+    arguments = (probs, EVERY_SET, expected_metrics.jaccard_of_counts, (1, 4))
+    whole = expected_metrics.best_candidate_by_sets(*arguments)
+    monkeypatch.setattr(expected_metrics, "TABLE_ENTRIES", 100)
+    np.testing.assert_array_equal(expected_metrics.best_candidate_by_sets(*arguments), whole)
 
 
 @pytest.mark.parametrize("entries", [1, 60, 200])
@@ -136,14 +136,14 @@ def test_the_table_of_a_metric_in_pieces_gives_the_same_values_and_answers(monke
     rng = np.random.default_rng(1)
     scores, answers = rng.normal(size=(64, N_LABELS)), EVERY_SET
     pmf = CardinalitySpace(N_LABELS, 0, 4).cardinality_pmf(scores)
-    metric = expected.f1_of_counts
+    metric = expected_metrics.f1_of_counts
     values, best = (
-        expected.expected_by_counts(scores, pmf, answers, metric),
-        expected.best_by_counts(scores, pmf, metric, (1, 5)),
+        expected_metrics.expected_by_counts(scores, pmf, answers, metric),
+        expected_metrics.best_by_counts(scores, pmf, metric, (1, 5)),
     )
-    monkeypatch.setattr(expected, "TABLE_ENTRIES", entries)
-    np.testing.assert_array_equal(expected.expected_by_counts(scores, pmf, answers, metric), values)
-    np.testing.assert_array_equal(expected.best_by_counts(scores, pmf, metric, (1, 5)), best)
+    monkeypatch.setattr(expected_metrics, "TABLE_ENTRIES", entries)
+    np.testing.assert_array_equal(expected_metrics.expected_by_counts(scores, pmf, answers, metric), values)
+    np.testing.assert_array_equal(expected_metrics.best_by_counts(scores, pmf, metric, (1, 5)), best)
 
 
 @pytest.mark.parametrize("n_jobs", [2, 3])
@@ -152,16 +152,16 @@ def test_values_are_bitwise_those_of_one_thread(n_jobs):
     scores = rng.normal(size=(20_000, 12))
     pmf = CardinalitySpace(12, 1, 5).cardinality_pmf(scores)
     answers = (rng.random(scores.shape) < 0.3).astype(np.int8)
-    arguments = (scores, pmf, answers, expected.jaccard_of_counts)
-    serial = expected.expected_by_counts(*arguments, n_jobs=1)
-    np.testing.assert_array_equal(expected.expected_by_counts(*arguments, n_jobs=n_jobs), serial)
+    arguments = (scores, pmf, answers, expected_metrics.jaccard_of_counts)
+    serial = expected_metrics.expected_by_counts(*arguments, n_jobs=1)
+    np.testing.assert_array_equal(expected_metrics.expected_by_counts(*arguments, n_jobs=n_jobs), serial)
 
 
 def test_sizes_that_no_one_tilt_reaches_all_count():
     # exp(size_bias) makes the empty and the full set as likely as the middle: scores a thousand apart, convex bias.
     scores = np.array([[1000.0, 0.0, -1000.0]])
     pmf = CardinalitySpace(3, 0, 3, [1000.0, 0.0, 0.0, 1000.0]).cardinality_pmf(scores)
-    found = expected.expected_by_counts(scores, pmf, np.array([[1, 0, 0]], np.int8), lambda tp, fp, fn: tp)
+    found = expected_metrics.expected_by_counts(scores, pmf, np.array([[1, 0, 0]], np.int8), lambda tp, fp, fn: tp)
     assert found[0] == pytest.approx(0.75, abs=1e-12)
 
 
@@ -170,7 +170,7 @@ def test_a_thousand_equal_huge_scores_are_no_problem():
     pmf = np.zeros((1, 2001))
     pmf[0, 4] = 1.0
     answer = (np.arange(2000) < 500).astype(np.int8)[None]
-    found = expected.expected_by_counts(scores, pmf, answer, lambda tp, fp, fn: tp)
+    found = expected_metrics.expected_by_counts(scores, pmf, answer, lambda tp, fp, fn: tp)
     assert found[0] == pytest.approx(4 * 500 / 2000, rel=1e-11)
 
 
@@ -179,7 +179,7 @@ def test_expected_true_positives_of_many_labels_are_the_sum_of_their_marginals()
     scores = rng.normal(scale=4, size=(5, 1000)) - 4
     space = CardinalitySpace(1000, 2, 30)
     answers = (rng.random(scores.shape) < 0.2).astype(np.int8)
-    found = expected.expected_by_counts(scores, space.cardinality_pmf(scores), answers, lambda tp, fp, fn: tp)
+    found = expected_metrics.expected_by_counts(scores, space.cardinality_pmf(scores), answers, lambda tp, fp, fn: tp)
     np.testing.assert_allclose(found, (space.marginals(scores) * answers).sum(axis=1), rtol=1e-12)
 
 
@@ -190,7 +190,7 @@ def test_the_metric_is_asked_only_for_counts_that_can_occur():
         asked.update(zip(tp.tolist(), fp.tolist(), fn.tolist(), strict=True))
         return tp - fp
 
-    expected.check_metric(metric, 4, (1, 3))
+    expected_metrics.check_metric(metric, 4, (1, 3))
     possible = zip(*(c.ravel().tolist() for c in counts(*2 * [sets_of_sizes(4, 0, 4)])), strict=True)
     assert asked == {(tp, fp, fn) for tp, fp, fn in possible if 1 <= tp + fn <= 3}
 
@@ -215,22 +215,25 @@ def test_the_metric_is_asked_only_for_counts_that_can_occur():
 )
 def test_a_metric_that_can_not_be_decided_for_is_one_clear_error(metric, message):
     with pytest.raises(ValueError, match=message):
-        expected.check_metric(metric, 4, (0, 3))
+        expected_metrics.check_metric(metric, 4, (0, 3))
 
 
 @pytest.mark.parametrize("power", [0.1, 0.7, 1.0, 3.0])
 def test_rounding_errors_of_a_metric_are_not_taken_for_a_fall(power):
-    expected.check_metric(lambda tp, fp, fn: -((2 * tp + fp + fn) ** power) * 1e6 + tp / 3 * 3 - tp, 9, (0, 9))
+    expected_metrics.check_metric(lambda tp, fp, fn: -((2 * tp + fp + fn) ** power) * 1e6 + tp / 3 * 3 - tp, 9, (0, 9))
 
 
 def test_an_unknown_name_of_a_metric_is_an_error_that_lists_the_names():
     with pytest.raises(ValueError, match=r"\['exact_match', 'f1', 'hamming', 'jaccard'\] or a function .* got 'f2'"):
-        expected.metric_function("f2", 3)
+        expected_metrics.metric_function("f2", 3)
 
 
 def test_no_rows_give_no_values():
     none = np.empty((0, 3))
-    assert expected.expected_by_counts(none, np.empty((0, 4)), none.astype(np.int8), expected.f1_of_counts).shape == (
+    assert expected_metrics.expected_by_counts(
+        none, np.empty((0, 4)), none.astype(np.int8), expected_metrics.f1_of_counts
+    ).shape == (0,)
+    assert expected_metrics.best_by_counts(none, np.empty((0, 4)), expected_metrics.f1_of_counts, (0, 3)).shape == (
         0,
+        3,
     )
-    assert expected.best_by_counts(none, np.empty((0, 4)), expected.f1_of_counts, (0, 3)).shape == (0, 3)

@@ -6,8 +6,8 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlrh import scaled
-from mlrh.label_space import CardinalitySpace, ObservedSpace
+from mlrh.spaces import CardinalitySpace, ObservedSpace
+from mlrh.spaces._kernels import wide_range
 
 many = settings(deadline=None, max_examples=100)
 RNG = np.random.default_rng(3)
@@ -172,7 +172,7 @@ def test_scaled_curvature_is_the_covariance_over_all_label_sets(moving_case):
     kernel_bias = np.where(np.arange(len(case.bias)) < case.min_labels, -np.inf, case.bias)[: case.max_labels + 1]
     padded = np.concatenate([np.zeros(case.min_labels), bias_direction])
     d_marginals, d_pmf = np.empty((1, len(case.scores))), np.empty((1, len(padded)))
-    scaled.curvature(case.scores[None], kernel_bias, direction[None], padded, np.ones(1, bool), d_marginals, d_pmf)
+    wide_range.curvature(case.scores[None], kernel_bias, direction[None], padded, np.ones(1, bool), d_marginals, d_pmf)
     labels, sizes = covariances_by_size(case, direction, bias_direction)
     np.testing.assert_allclose(d_marginals[0], labels, rtol=0, atol=tolerance(direction, bias_direction))
     np.testing.assert_allclose(d_pmf[0, case.min_labels :], sizes, rtol=0, atol=tolerance(direction, bias_direction))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlrh.label_space import CardinalitySpace, ObservedSpace
+from mlrh.spaces import CardinalitySpace, ObservedSpace
 
 SPACES = [CardinalitySpace(3, 1, 2), ObservedSpace([[1, 0, 0], [0, 1, 1]])]
 both_spaces = pytest.mark.parametrize("space", SPACES, ids=["cardinality", "observed"])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numba import njit
 
-from mlrh import lanes, scaled, symmetric
-from mlrh.label_space import CardinalitySpace
-from mlrh.simd import LANES, exp_minus_abs, load, store
+from mlrh._simd import LANES, exp_minus_abs, load, store
+from mlrh.spaces import CardinalitySpace
+from mlrh.spaces._kernels import dispatch, lanes, wide_range
 
 
 @njit
@@ -65,7 +65,7 @@ def test_any_number_of_rows_and_any_tilts_agree_with_the_recurrence_without_limi
     size_bias = np.array(size_bias)
     tilts = np.round(np.random.default_rng(1).normal(size=n_rows) * 64) / 64
     for got, expected in zip(
-        run(lanes, n_rows, n_labels, size_bias, tilts), run(scaled, n_rows, n_labels, size_bias), strict=True
+        run(lanes, n_rows, n_labels, size_bias, tilts), run(wide_range, n_rows, n_labels, size_bias), strict=True
     ):
         np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-14)
 
@@ -91,11 +91,11 @@ def test_rows_whose_total_is_not_safe_are_left_as_they_were():
 
 @pytest.mark.parametrize("shift", [0.0, 60.0, -60.0])
 def test_very_many_labels_start_from_the_tilt_of_the_first_row_and_agree_with_no_limits(shift):
-    scores = np.random.default_rng(0).normal(size=(11, symmetric.MANY_LABELS + 88)) + shift
+    scores = np.random.default_rng(0).normal(size=(11, dispatch.MANY_LABELS + 88)) + shift
     size_bias = np.array([-np.inf, 0.0, 0.0, 0.0])
-    got = symmetric.expectations(scores, size_bias, np.ones(11), n_jobs=1)
+    got = dispatch.expectations(scores, size_bias, np.ones(11), n_jobs=1)
     log_partition, marginals, pmf = np.empty(11), np.empty_like(scores), np.empty((11, 4))
-    scaled.expectations(scores, size_bias, np.ones(11, bool), log_partition, marginals, pmf)
+    wide_range.expectations(scores, size_bias, np.ones(11, bool), log_partition, marginals, pmf)
     np.testing.assert_allclose(got[0], log_partition, rtol=1e-13)
     np.testing.assert_allclose(got[1], marginals, rtol=1e-11)
     np.testing.assert_allclose(got[2], pmf.sum(axis=0), rtol=1e-11, atol=1e-300)
@@ -106,7 +106,7 @@ def test_a_score_that_is_not_a_number_makes_its_row_none_and_no_other(n_labels):
     scores = np.random.default_rng(0).normal(size=(9, n_labels))
     scores[4, 1] = np.nan
     size_bias = np.zeros(n_labels + 1)
-    log_partition, marginals, _ = symmetric.expectations(scores, size_bias, np.ones(9), n_jobs=1)
-    change, _ = symmetric.curvature(scores, size_bias, np.ones_like(scores), size_bias, np.ones(9), n_jobs=1)
-    for result in (log_partition, marginals[:, 1], change[:, 1], symmetric.log_partition(scores, size_bias, n_jobs=1)):
+    log_partition, marginals, _ = dispatch.expectations(scores, size_bias, np.ones(9), n_jobs=1)
+    change, _ = dispatch.curvature(scores, size_bias, np.ones_like(scores), size_bias, np.ones(9), n_jobs=1)
+    for result in (log_partition, marginals[:, 1], change[:, 1], dispatch.log_partition(scores, size_bias, n_jobs=1)):
         assert np.isnan(result).tolist() == [False] * 4 + [True] + [False] * 4

@@ -6,14 +6,13 @@ import reference
 from scipy import sparse
 from scipy.special import logsumexp
 
-from mlrh import feature_metric
-from mlrh.design import Design
-from mlrh.feature_metric import MAX_FACTORED, CoefficientMetric, coefficient_metric
-from mlrh.gram_features import GramFeatures
-from mlrh.knowledge import UNKNOWN
-from mlrh.label_space import CardinalitySpace, ObservedSpace
-from mlrh.objective import Objective
-from mlrh.solvers import newton_cg
+from mlrh._indicators import UNKNOWN
+from mlrh.fitting import metric as feature_metric
+from mlrh.fitting.design import Design, GramFeatures
+from mlrh.fitting.metric import MAX_FACTORED, CoefficientMetric, coefficient_metric
+from mlrh.fitting.objective import Objective
+from mlrh.fitting.solvers import newton_cg
+from mlrh.spaces import CardinalitySpace, ObservedSpace
 
 SPACES = {
     "plain": (CardinalitySpace(4, 1, 3), False),

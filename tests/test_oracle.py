@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlrh import lanes, scaled, tilted
-from mlrh.label_space import CardinalitySpace, ObservedSpace
+from mlrh.spaces import CardinalitySpace, ObservedSpace
+from mlrh.spaces._kernels import lanes, plain, wide_range
 
 FOLDER = Path(__file__).parent / "oracle"
 CARDINALITY = json.loads((FOLDER / "cardinality.json").read_text())
@@ -198,21 +198,21 @@ def scaled_expectations(case):
     """Log-partition, marginals and pmf of the row by the kernels of `scaled` alone."""
     scores, bias = kernel_inputs(case)
     log_partition, marginals, pmf = np.empty(1), np.empty_like(scores), np.empty((1, len(bias)))
-    scaled.expectations(scores, bias, np.ones(1, bool), log_partition, marginals, pmf)
+    wide_range.expectations(scores, bias, np.ones(1, bool), log_partition, marginals, pmf)
     return log_partition[0], marginals[0], pmf[0]
 
 
 def scaled_log_probs(case):
     scores, bias = kernel_inputs(case)
     log_probs = np.empty((1, len(case["sets"])))
-    scaled.log_prob(scores, bias, np.array([case["sets"]], np.int8), np.ones(1, bool), log_probs)
+    wide_range.log_prob(scores, bias, np.array([case["sets"]], np.int8), np.ones(1, bool), log_probs)
     return log_probs[0]
 
 
 def is_beyond_tilts(case):
     scores, bias = kernel_inputs(case)
     todo, tilts = np.ones(1, bool), np.zeros(1)
-    tilted.towards_mode(scores, bias, todo, tilts)
+    plain.towards_mode(scores, bias, todo, tilts)
     lanes.sizes(scores, bias, todo, tilts, np.empty(1), np.empty((1, len(bias))))
     return todo[0]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlrh.experiments.paper import exponential_scheme, multiplication_scheme
-from mlrh.label_space import CardinalitySpace
+from mlrh.spaces import CardinalitySpace
 
 RNG = np.random.default_rng(0)
 TWO_SCORES = np.array([0.7, -0.4])

@@ -22,9 +22,9 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.baselines import LabelPowerset, MLkNN, OrConstant
 from mlrh.data.containers import Schema
-from mlrh.label_space import CardinalitySpace, ObservedSpace
+from mlrh.estimators._targets import Targets
 from mlrh.persistence import ModelFileError, load, save
-from mlrh.targets import Targets
+from mlrh.spaces import CardinalitySpace, ObservedSpace
 
 X, Y = make_multilabel(60)
 CLASSES = {"two": np.array(["no", "yes"])[Y[:, 0]], "three": Y[:, :2].sum(axis=1) * 10}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from mlrh.automatic import make_preprocessor
 from mlrh.data import MultilabelData
-from mlrh.preprocessing import make_preprocessor
 
 
 def data_of(X, categories=None):

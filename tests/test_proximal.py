@@ -10,11 +10,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
-from mlrh.coordinates import columns_of, descend
-from mlrh.design import Design
-from mlrh.label_space import CardinalitySpace
-from mlrh.objective import Objective, _cheapest_shift
+from mlrh.fitting.design import Design
+from mlrh.fitting.objective import Objective, _cheapest_shift
+from mlrh.fitting.solvers._coordinate_descent import columns_of, descend
 from mlrh.persistence import load, save
+from mlrh.spaces import CardinalitySpace
 
 
 @pytest.mark.parametrize("space", SPACES)

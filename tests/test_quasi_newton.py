@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlrh.quasi_newton import Memory
+from mlrh.fitting.solvers.lbfgs import Memory
 
 SIZE, N = 4, 12
 

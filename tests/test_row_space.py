@@ -8,8 +8,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from mlrh import MLRHClassifier
-from mlrh.design import Design
-from mlrh.row_space import GramRows, OrthogonalRows, row_space
+from mlrh.fitting.design import Design, GramRows, OrthogonalRows, row_space
 
 RNG = np.random.default_rng(0)
 

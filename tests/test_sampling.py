@@ -5,7 +5,7 @@ import pytest
 import reference
 from scipy import stats
 
-from mlrh.label_space import CardinalitySpace, ObservedSpace
+from mlrh.spaces import CardinalitySpace, ObservedSpace
 
 N = 40_000
 SCORES = np.array([0.8, -0.5, 0.1, -1.5])

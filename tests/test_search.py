@@ -7,8 +7,8 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
-from mlrh.base import _extrapolated
-from mlrh.search import best_index, exact_match, log_prob, validation_scores
+from mlrh.estimators._base import _extrapolated
+from mlrh.estimators.cv import best_index, exact_match, log_prob, validation_scores
 
 CS = (0.01, 1.0, 100.0)
 

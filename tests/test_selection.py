@@ -12,10 +12,9 @@ from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mlrh import KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
+from mlrh.estimators.cv import best_index, log_prob
 from mlrh.metrics import set_log_loss
 from mlrh.persistence import load, save
-from mlrh.search import best_index
-from mlrh.selection import log_prob
 
 CS = [0.003, 0.1, 3.0]
 X, Y = make_multilabel(120, seed=3)

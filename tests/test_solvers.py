@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from mlrh import proximal, solvers
-from mlrh.design import Design
-from mlrh.knowledge import UNKNOWN
-from mlrh.label_space import CardinalitySpace, ObservedSpace
-from mlrh.objective import Objective
+from mlrh._indicators import UNKNOWN
+from mlrh.fitting import solvers
+from mlrh.fitting.design import Design
+from mlrh.fitting.objective import Objective
+from mlrh.spaces import CardinalitySpace, ObservedSpace
 
 SOLVERS = {
     "mm": solvers.mm,
     "mm paper": functools.partial(solvers.mm, step="paper"),
     "lbfgs": solvers.lbfgs,
     "newton-cg": solvers.newton_cg,
-    "prox-newton": proximal.prox_newton,
+    "prox-newton": solvers.prox_newton,
 }
 PROBLEMS = {
     "plain": (CardinalitySpace(4, 1, 3), False, 1.0),

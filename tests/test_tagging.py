@@ -10,9 +10,9 @@ from scipy import sparse
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from mlrh.data import DataError
-from mlrh.label_space import CardinalitySpace, ObservedSpace
-from mlrh.tagging.features import SHOWN, Features
-from mlrh.tagging.session import BRIEF, Session
+from mlrh.spaces import CardinalitySpace, ObservedSpace
+from mlrh.web.features import SHOWN, Features
+from mlrh.web.session import BRIEF, Session
 
 NAN = np.nan
 NAMES = list("abcdef")

@@ -7,8 +7,8 @@ from importlib.resources import files
 
 import pytest
 
-from mlrh.label_space import CardinalitySpace
-from mlrh.tagging.session import Session
+from mlrh.spaces import CardinalitySpace
+from mlrh.web.session import Session
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 NAMES = ["happy", "sad", "calm"]
@@ -76,7 +76,7 @@ def typed(session, *keys):
     script = "\n".join(
         [
             DOCUMENT,
-            files("mlrh.tagging").joinpath("page.js").read_text("utf-8"),
+            files("mlrh.web").joinpath("page.js").read_text("utf-8"),
             PRESS.replace("KEYS_PRESSED", json.dumps(keys)),
         ]
     ).replace('"use strict";', "")

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from mlrh.experiments.style import LIGHT, page_css
-from mlrh.label_space import CardinalitySpace
-from mlrh.tagging import known_of
-from mlrh.tagging.server import ACTIONS, TaggingServer
-from mlrh.tagging.session import Session
-from mlrh.tagging.store import Store
+from mlrh.spaces import CardinalitySpace
+from mlrh.web import known_of
+from mlrh.web.server import ACTIONS, TaggingServer
+from mlrh.web.session import Session
+from mlrh.web.store import Store
 
 NAN = np.nan
 RNG = np.random.default_rng(0)
 NAMES = ["happy", "sad", "<b>calm</b>", "loud"]
 DISTRIBUTION = CardinalitySpace(4, 1, 2).distribution(RNG.normal(size=(6, 4)))
 JSON = {"Content-Type": "application/json"}
-PAGE = files("mlrh.tagging")
+PAGE = files("mlrh.web")
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from scipy import sparse
 
 from mlrh.data import DataError
-from mlrh.tagging import known_of
-from mlrh.tagging.fingerprints import Fingerprints
-from mlrh.tagging.store import Store
+from mlrh.web import known_of
+from mlrh.web.fingerprints import Fingerprints
+from mlrh.web.store import Store
 
 NAN = np.nan
 

@@ -7,13 +7,13 @@ import pytest
 from scipy import sparse
 from sklearn.exceptions import DataConversionWarning
 
-from mlrh import targets
+from mlrh.estimators import _targets
 
 MATRIX = np.array([[1, 0, 1], [0, 1, 0], [1, 1, 0]])
 
 
 def round_trip(y):
-    form, matrix = targets.encode(y)
+    form, matrix = _targets.encode(y)
     return form, matrix, form.decode(matrix)
 
 
@@ -41,7 +41,7 @@ def test_a_sparse_matrix_comes_back_as_the_same_kind_of_sparse_matrix(make):
 
 
 def test_the_columns_of_a_pandas_frame_name_the_labels_and_its_index_follows_X():
-    form, matrix = targets.encode(pd.DataFrame(MATRIX, columns=["a", "b", "c"]))
+    form, matrix = _targets.encode(pd.DataFrame(MATRIX, columns=["a", "b", "c"]))
     X = pd.DataFrame({"x": [0.0, 1.0, 2.0]}, index=[7, 8, 9])
     back = form.decode(matrix, X)
     pd.testing.assert_frame_equal(
@@ -97,7 +97,7 @@ def test_two_classes_become_one_label_for_the_second():
 @pytest.mark.parametrize("y", [np.array([[1], [2], [3]]), pd.DataFrame({"only": [1, 2, 3]})])
 def test_a_column_is_taken_as_classes_with_a_warning(y):
     with pytest.warns(DataConversionWarning, match="column-vector y"):
-        form, matrix = targets.encode(y)
+        form, matrix = _targets.encode(y)
     np.testing.assert_array_equal(matrix, np.eye(3))
     assert form.is_one_class_per_row
 
@@ -135,11 +135,11 @@ def test_a_column_is_taken_as_classes_with_a_warning(y):
 )
 def test_a_y_of_no_known_form_is_one_clear_error(y, message):
     with pytest.raises(ValueError, match=message):
-        targets.encode(y)
+        _targets.encode(y)
 
 
 def test_a_label_unknown_to_training_is_an_error_or_marked():
-    form, _ = targets.encode([{"a"}, {"b"}])
+    form, _ = _targets.encode([{"a"}, {"b"}])
     with pytest.raises(ValueError, match="row 1 that was not seen in training; labels are 'a', 'b'"):
         form.indicator([{"a"}, {"c"}])
     matrix, unknown = form.partial_indicator([{"a"}, {"b", "c"}])
@@ -159,15 +159,15 @@ def test_series_and_single_columns_of_label_sets_are_label_sets(make):
     y = [{"a", "c"}, {"b"}, {"a", "b"}]
     if make is pd.Series.to_frame:
         with pytest.warns(DataConversionWarning):
-            matrix = targets.encode(pd.Series(y).to_frame())[1]
+            matrix = _targets.encode(pd.Series(y).to_frame())[1]
     else:
-        matrix = targets.encode(make(y))[1]
+        matrix = _targets.encode(make(y))[1]
     np.testing.assert_array_equal(matrix, MATRIX)
 
 
 def test_the_columns_of_a_frame_are_matched_by_name():
     frame = pd.DataFrame(MATRIX, columns=["a", "b", "c"])
-    form, matrix = targets.encode(frame)
+    form, matrix = _targets.encode(frame)
     np.testing.assert_array_equal(form.indicator(frame[["c", "a", "b"]]), matrix)
     with pytest.raises(ValueError, match="columns it had in training: 'a', 'b', 'c'"):
         form.indicator(frame.rename(columns={"a": "z"}))
@@ -185,7 +185,7 @@ def test_the_columns_of_a_frame_are_matched_by_name():
 )
 def test_another_form_than_in_training_is_an_error(y, other, message):
     with pytest.raises(ValueError, match=message):
-        targets.encode(y)[0].indicator(other)
+        _targets.encode(y)[0].indicator(other)
 
 
 def test_a_frame_of_booleans_comes_back_as_one():
@@ -194,26 +194,26 @@ def test_a_frame_of_booleans_comes_back_as_one():
 
 
 def test_classes_and_labels_that_no_row_has_are_dropped():
-    form, matrix = targets.encode(["x", "y", "z", "x"])
+    form, matrix = _targets.encode(["x", "y", "z", "x"])
     kept, reduced = form.seen_in(matrix[[0, 1]])
     assert kept.classes.tolist() == ["x", "y"]
     np.testing.assert_array_equal(reduced, [[0], [1]])
-    form, matrix = targets.encode([{"a"}, {"b", "c"}])
+    form, matrix = _targets.encode([{"a"}, {"b", "c"}])
     assert form.seen_in(matrix[:1])[0].classes.tolist() == ["a"]
     with pytest.raises(ValueError, match="at least 2 classes among the rows of positive weight"):
-        form, matrix = targets.encode(["x", "y"])
+        form, matrix = _targets.encode(["x", "y"])
         form.seen_in(matrix[:1])
 
 
 def test_a_matrix_with_another_number_of_columns_is_an_error():
-    form, _ = targets.encode(MATRIX)
+    form, _ = _targets.encode(MATRIX)
     with pytest.raises(ValueError, match="must have 3 columns, as in training; got 2"):
         form.indicator(MATRIX[:, :2])
 
 
 def test_decoding_and_encoding_leave_the_input_unchanged():
     y = MATRIX.copy()
-    form, matrix = targets.encode(y)
+    form, matrix = _targets.encode(y)
     matrix[:] = 0
     form.decode(matrix)[:] = 5
     np.testing.assert_array_equal(y, MATRIX)
@@ -232,7 +232,7 @@ def test_decoding_and_encoding_leave_the_input_unchanged():
 )
 def test_label_sets_in_unusual_wrappings_are_taken_in_training_and_after(make):
     sets = [{"a", "c"}, {"b"}, {"a", "b"}]
-    form, matrix = targets.encode(make(sets))
+    form, matrix = _targets.encode(make(sets))
     np.testing.assert_array_equal(matrix, MATRIX)
     np.testing.assert_array_equal(form.indicator(make(sets)), MATRIX)
 
@@ -245,23 +245,23 @@ def test_integers_of_numpy_are_labels_like_others():
 
 
 def test_a_sparse_column_is_compared_with_a_dense_one():
-    form, _ = targets.encode(sparse.csr_array([[1], [0], [1]]))
+    form, _ = _targets.encode(sparse.csr_array([[1], [0], [1]]))
     np.testing.assert_array_equal(form.indicator(np.array([[1], [0], [1]])), [[1], [0], [1]])
 
 
 def test_classes_none_of_which_training_showed_are_an_error():
-    form, _ = targets.encode([0, 1, 2])
+    form, _ = _targets.encode([0, 1, 2])
     with pytest.raises(ValueError, match="no class of training; classes are 0, 1, 2"):
         form.partial_indicator(["0", "1"])
 
 
 def test_bytes_are_no_classes():
     with pytest.raises(ValueError, match="not bytes; decode them"):
-        targets.encode(np.array([b"a", b"b"]))
+        _targets.encode(np.array([b"a", b"b"]))
 
 
 def test_more_columns_than_in_training_are_an_error():
-    form, _ = targets.encode(MATRIX[:, :2])
+    form, _ = _targets.encode(MATRIX[:, :2])
     with pytest.raises(ValueError, match="must have 2 columns, as in training; got 3"):
         form.indicator(MATRIX)
 
@@ -269,4 +269,4 @@ def test_more_columns_than_in_training_are_an_error():
 @pytest.mark.parametrize("y", [[["1", "", "0", "1"], ["0", "1", "0", "0"]], [("yes", "no", "no"), ("no", "no", "yes")]])
 def test_a_matrix_of_strings_is_not_taken_for_label_sets(y):
     with pytest.raises(ValueError, match=r"holds each label once; row 0 of y is .* give numbers 0 and 1, not strings"):
-        targets.encode(y)
+        _targets.encode(y)

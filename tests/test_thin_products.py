@@ -5,9 +5,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from mlrh import thin_products
-from mlrh.design import MIN_ENTRIES, Design
-from mlrh.thin_products import multiply, multiply_transposed
+from mlrh.fitting import _products
+from mlrh.fitting._products import multiply_thin, multiply_thin_transposed
+from mlrh.fitting.design import MIN_ENTRIES, Design
 
 RNG = np.random.default_rng(0)
 
@@ -18,16 +18,18 @@ RNG = np.random.default_rng(0)
 def test_products_are_numpys(n_columns, n_rows, dtype):
     matrix = RNG.normal(size=(n_rows, 13)).astype(dtype)
     right, left = RNG.normal(size=(13, n_columns)), RNG.normal(size=(n_rows, n_columns))
-    product = multiply(matrix, right)
+    product = multiply_thin(matrix, right)
     assert product.dtype == dtype
     accuracy = 20 * np.finfo(dtype).eps
     np.testing.assert_allclose(product, matrix @ right, rtol=accuracy, atol=accuracy)
-    np.testing.assert_allclose(multiply_transposed(matrix, left), matrix.T.astype(float) @ left, rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(
+        multiply_thin_transposed(matrix, left), matrix.T.astype(float) @ left, rtol=1e-13, atol=1e-13
+    )
 
 
 def test_matrices_without_columns_have_products_of_zeros():
-    assert multiply(np.empty((3, 0)), np.empty((0, 2))).tolist() == [[0.0, 0.0]] * 3
-    assert multiply_transposed(np.empty((3, 0)), np.ones((3, 2))).shape == (0, 2)
+    assert multiply_thin(np.empty((3, 0)), np.empty((0, 2))).tolist() == [[0.0, 0.0]] * 3
+    assert multiply_thin_transposed(np.empty((3, 0)), np.ones((3, 2))).shape == (0, 2)
 
 
 def test_infinite_and_undefined_entries_stay_where_numpy_has_them():
@@ -35,23 +37,23 @@ def test_infinite_and_undefined_entries_stay_where_numpy_has_them():
     matrix[4, 1], matrix[17, 2] = np.inf, np.nan
     with np.errstate(invalid="ignore"):
         expected = matrix @ right
-    np.testing.assert_array_equal(multiply(matrix, right), expected)
+    np.testing.assert_array_equal(multiply_thin(matrix, right), expected)
 
 
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
-    monkeypatch.setattr(thin_products, "TARGET_ENTRIES", 500)
+    monkeypatch.setattr(_products, "TARGET_ENTRIES", 500)
     matrix, right, left = RNG.normal(size=(203, 20)), RNG.normal(size=(20, 6)), RNG.normal(size=(203, 6))
-    np.testing.assert_array_equal(multiply(matrix, right, n_jobs=1), multiply(matrix, right, n_jobs=3))
+    np.testing.assert_array_equal(multiply_thin(matrix, right, n_jobs=1), multiply_thin(matrix, right, n_jobs=3))
     np.testing.assert_array_equal(
-        multiply_transposed(matrix, left, n_jobs=1), multiply_transposed(matrix, left, n_jobs=3)
+        multiply_thin_transposed(matrix, left, n_jobs=1), multiply_thin_transposed(matrix, left, n_jobs=3)
     )
 
 
 def test_sums_of_wide_matrices_stay_small_beside_the_matrix():
     matrix, left = RNG.normal(size=(1600, 3000)), RNG.normal(size=(1600, 31))
-    multiply_transposed(matrix, left, n_jobs=1)  # compiled
+    multiply_thin_transposed(matrix, left, n_jobs=1)  # compiled
     tracemalloc.start()
-    multiply_transposed(matrix, left, n_jobs=1)
+    multiply_thin_transposed(matrix, left, n_jobs=1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < matrix.nbytes

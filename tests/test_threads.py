@@ -17,21 +17,11 @@ from joblib.externals.loky import get_reusable_executor
 from numba.core.dispatcher import Dispatcher
 
 import mlrh
-from mlrh import (
-    KernelMLRHClassifier,
-    MLRHClassifier,
-    blocks,
-    entropy,
-    expected,
-    lanes,
-    ranking,
-    scaled,
-    thin_products,
-    tilted,
-)
-from mlrh.blocks import effective_threads, map_blocks
-from mlrh.compiled import kernel
-from mlrh.label_space import CardinalitySpace, ObservedSpace
+from mlrh import KernelMLRHClassifier, MLRHClassifier, _parallel
+from mlrh._parallel import effective_threads, kernel, map_blocks
+from mlrh.fitting import _products
+from mlrh.spaces import CardinalitySpace, ObservedSpace
+from mlrh.spaces._kernels import entropy, expected_metrics, lanes, plain, ranking, wide_range
 
 RNG = np.random.default_rng(0)
 SIZE_BIAS = RNG.normal(size=13)
@@ -217,12 +207,12 @@ def threads_started_by(call):
             super().__init__(max_workers, **options)
             pools.append(self)
 
-    blocks._pool.cache_clear()
+    _parallel._pool.cache_clear()
     try:
-        with mock.patch("mlrh.blocks.ThreadPoolExecutor", CountedPool):
+        with mock.patch("mlrh._parallel.ThreadPoolExecutor", CountedPool):
             call()
     finally:
-        blocks._pool.cache_clear()
+        _parallel._pool.cache_clear()
     return sum(len(pool._threads) for pool in pools)
 
 
@@ -248,15 +238,15 @@ def test_a_child_forked_after_a_fit_predicts_the_same_and_does_not_hang(label_sp
 
 
 CACHE_REPORT = """
-from mlrh import lanes
-from mlrh.label_space import CardinalitySpace
+from mlrh.spaces._kernels import lanes
+from mlrh.spaces import CardinalitySpace
 CardinalitySpace(3, 1, 2).distribution([[0.1, 0.2, 0.3]]).marginals()
 stats = lanes.expectations.stats
 print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
 
-@pytest.mark.parametrize("module", [entropy, expected, lanes, ranking, scaled, thin_products, tilted])
+@pytest.mark.parametrize("module", [entropy, expected_metrics, lanes, ranking, wide_range, _products, plain])
 def test_every_compiled_function_is_kept_in_the_cache(module):
     compiled = [value for value in vars(module).values() if isinstance(value, Dispatcher)]
     assert [function.stats.cache_path is not None for function in compiled] == [True] * len(compiled) != []
@@ -268,7 +258,7 @@ def test_a_second_process_takes_the_compiled_kernels_from_the_cache(tmp_path):
 
 
 def test_where_no_cache_can_be_written_kernels_are_compiled_without():
-    with mock.patch("mlrh.compiled.njit", side_effect=[RuntimeError("no locator available"), "compiled"]) as njit:
+    with mock.patch("mlrh._parallel.njit", side_effect=[RuntimeError("no locator available"), "compiled"]) as njit:
         assert kernel(abs) == "compiled"
     assert [call.kwargs.get("cache", False) for call in njit.call_args_list] == [True, False]
 

@@ -36,7 +36,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.baselines import LabelPowerset, MLkNN, OrConstant
-from mlrh.thresholds import METRICS, TunedThresholds, best_thresholds
+from mlrh.estimators.thresholds import METRICS, TunedThresholds, best_thresholds
 
 EXACT_PER_LABEL = ["f1_macro", "f1_micro", "jaccard_macro", "jaccard_micro", "hamming"]
 BY_ASCENT = ["f1_example", "jaccard", "exact_match"]

@@ -6,7 +6,8 @@ import reference
 import torch
 from hypothesis import given, settings
 
-from mlrh import decisions, label_space
+from mlrh import decisions
+from mlrh import spaces as label_space
 from mlrh.torch import CardinalitySpace, decide
 
 SPACES = [

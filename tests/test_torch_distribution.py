@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from scipy import stats
 
-from mlrh import label_space
+from mlrh import spaces as label_space
 from mlrh.torch import CardinalitySpace, recurrence
 from mlrh.torch.curvature import curvature
 

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from mlrh.label_space import CardinalitySpace
+from mlrh.spaces import CardinalitySpace
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")

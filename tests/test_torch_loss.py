@@ -6,7 +6,7 @@ import reference
 import torch
 from hypothesis import given, settings
 
-from mlrh import label_space
+from mlrh import spaces as label_space
 from mlrh.torch import MLRHLoss, mlrh_loss
 
 NAN = float("nan")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlrh import label_space
+from mlrh import spaces as label_space
 from mlrh.torch import CardinalitySpace, mlrh_loss, operators, powers, recurrence
 
 NAN = float("nan")

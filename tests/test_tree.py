@@ -9,7 +9,7 @@ import pytest
 from reference import central_difference, enumerate_sizes
 from scipy.special import expit, log_expit
 
-from mlrh import lanes, scaled, symmetric, tilted, tree
+from mlrh.spaces._kernels import dispatch, divide_and_conquer, lanes, plain, wide_range
 
 WIDTHS = [1, 31, 32, 33, 64, 65, 200]
 N_ROWS = 9
@@ -46,15 +46,20 @@ def assert_agree(scores, size_bias, tilts):
     """All three kernels agree with those without a limit of range."""
     rng = np.random.default_rng(7)
     directions = rng.normal(size=scores.shape), rng.normal(size=len(size_bias))
-    log_partition, marginals, pmf = expectations(scaled, scores, size_bias)
+    log_partition, marginals, pmf = expectations(wide_range, scores, size_bias)
     scale = 1.0 + (1.0 + np.abs(scores)).sum(axis=1) + np.abs(size_bias[np.isfinite(size_bias)]).max()
-    for got in (expectations(tree, scores, size_bias, tilts), sizes(tree, scores, size_bias, tilts)):
+    for got in (
+        expectations(divide_and_conquer, scores, size_bias, tilts),
+        sizes(divide_and_conquer, scores, size_bias, tilts),
+    ):
         assert (np.abs(got[0] - log_partition) <= 1e-14 * scale).all()
         np.testing.assert_allclose(got[-1], pmf, rtol=1e-12, atol=1e-290)
-    np.testing.assert_allclose(expectations(tree, scores, size_bias, tilts)[1], marginals, rtol=1e-12, atol=1e-290)
+    np.testing.assert_allclose(
+        expectations(divide_and_conquer, scores, size_bias, tilts)[1], marginals, rtol=1e-12, atol=1e-290
+    )
     for got, expected in zip(
-        curvature(tree, scores, size_bias, directions, tilts),
-        curvature(scaled, scores, size_bias, directions),
+        curvature(divide_and_conquer, scores, size_bias, directions, tilts),
+        curvature(wide_range, scores, size_bias, directions),
         strict=True,
     ):
         np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12 * max(1.0, np.abs(expected).max()))
@@ -82,7 +87,7 @@ def test_sizes_that_are_not_admissible_have_no_share(n_labels):
     size_bias[[0, 1, 9, -2]] = -np.inf
     scores, tilts = rng.normal(size=(N_ROWS, n_labels)), rounded_tilts(rng.normal(size=N_ROWS))
     assert_agree(scores, size_bias, tilts)
-    assert (expectations(tree, scores, size_bias, tilts)[2][:, [0, 1, 9, -2]] == 0).all()
+    assert (expectations(divide_and_conquer, scores, size_bias, tilts)[2][:, [0, 1, 9, -2]] == 0).all()
 
 
 @pytest.mark.parametrize("n_labels", [33, 65, 200])
@@ -99,7 +104,7 @@ def test_scores_of_ten_thousand_agree_with_no_limits_under_a_tilt(n_labels, max_
     size_bias = np.zeros(max_labels + 1)
     size_bias[0] = -np.inf
     tilts = np.zeros(N_ROWS)
-    tilted.towards_mode(scores, size_bias, np.ones(N_ROWS, bool), tilts)
+    plain.towards_mode(scores, size_bias, np.ones(N_ROWS, bool), tilts)
     assert_agree(scores, size_bias, tilts)
 
 
@@ -111,7 +116,7 @@ def test_rows_of_ties_agree_with_no_limits(n_labels):
 
 def test_one_set_of_size_zero_is_certain_with_no_labels_and_with_none_allowed():
     for scores in (np.empty((3, 0)), np.ones((3, 70))):
-        log_partition, marginals, pmf = expectations(tree, scores, np.array([1.5]), np.zeros(3))
+        log_partition, marginals, pmf = expectations(divide_and_conquer, scores, np.array([1.5]), np.zeros(3))
         np.testing.assert_allclose(log_partition, 1.5, rtol=0, atol=1e-12)
         assert (marginals == 0).all()
         np.testing.assert_allclose(pmf, 1.0, rtol=1e-15)
@@ -120,7 +125,9 @@ def test_one_set_of_size_zero_is_certain_with_no_labels_and_with_none_allowed():
 def test_two_leaves_agree_with_the_sum_over_all_label_sets():
     scores = np.random.default_rng(3).normal(size=34)
     brute = enumerate_sizes(scores, 0, 2, np.array([0.1, -0.3, 0.7]))
-    log_partition, marginals, pmf = expectations(tree, scores[None], np.array([0.1, -0.3, 0.7]), np.full(1, -3.0))
+    log_partition, marginals, pmf = expectations(
+        divide_and_conquer, scores[None], np.array([0.1, -0.3, 0.7]), np.full(1, -3.0)
+    )
     np.testing.assert_allclose(log_partition, brute.log_partition(), rtol=1e-14)
     np.testing.assert_allclose(marginals[0], brute.marginals(), rtol=1e-13)
     np.testing.assert_allclose(pmf[0], brute.cardinality_pmf()[:3], rtol=1e-13)
@@ -128,7 +135,7 @@ def test_two_leaves_agree_with_the_sum_over_all_label_sets():
 
 def test_all_sizes_of_two_thousand_labels_are_as_many_binary_regressions():
     scores = np.random.default_rng(4).normal(scale=3, size=(N_ROWS, 2000))
-    log_partition, marginals, _ = expectations(tree, scores, np.zeros(2001), np.zeros(N_ROWS))
+    log_partition, marginals, _ = expectations(divide_and_conquer, scores, np.zeros(2001), np.zeros(N_ROWS))
     np.testing.assert_allclose(log_partition, -log_expit(-scores).sum(axis=1), rtol=1e-13)
     np.testing.assert_allclose(marginals, expit(scores), rtol=1e-11)
 
@@ -136,13 +143,13 @@ def test_all_sizes_of_two_thousand_labels_are_as_many_binary_regressions():
 def test_the_covariances_of_independent_labels_are_those_of_binary_regressions():
     rng = np.random.default_rng(5)
     scores, direction = rng.normal(scale=2, size=(2, N_ROWS, 500))
-    d_marginals, _ = curvature(tree, scores, np.zeros(501), (direction, np.zeros(501)), np.zeros(N_ROWS))
+    d_marginals, _ = curvature(divide_and_conquer, scores, np.zeros(501), (direction, np.zeros(501)), np.zeros(N_ROWS))
     np.testing.assert_allclose(d_marginals, expit(scores) * expit(-scores) * direction, rtol=1e-9, atol=1e-12)
 
 
 def test_equal_scores_have_binomial_sizes_with_all_digits_far_into_the_tails():
     n_labels = 2000
-    _, pmf = sizes(tree, np.zeros((1, n_labels)), np.zeros(n_labels + 1), np.zeros(1))
+    _, pmf = sizes(divide_and_conquer, np.zeros((1, n_labels)), np.zeros(n_labels + 1), np.zeros(1))
     expected = np.array([comb(n_labels, j) / 2**n_labels for j in range(n_labels + 1)])
     far = expected < 1e-100
     assert far.sum() > 500
@@ -157,12 +164,12 @@ def test_curvature_is_the_derivative_of_marginals_and_sizes(n_labels, max_labels
     size_bias, bias_direction = rng.normal(size=(2, max_labels + 1))
     size_bias[0] = -np.inf
     tilts = rounded_tilts(rng.normal(size=N_ROWS) * 0.5)
-    got = curvature(tree, scores, size_bias, (direction, bias_direction), tilts)
+    got = curvature(divide_and_conquer, scores, size_bias, (direction, bias_direction), tilts)
     for which, d in zip((1, 2), got, strict=True):
         difference = central_difference(
-            lambda t, which=which: expectations(tree, scores + t * direction, size_bias + t * bias_direction, tilts)[
-                which
-            ]
+            lambda t, which=which: expectations(
+                divide_and_conquer, scores + t * direction, size_bias + t * bias_direction, tilts
+            )[which]
         )
         np.testing.assert_allclose(d, difference, rtol=1e-6, atol=1e-8)
 
@@ -172,7 +179,7 @@ def test_rows_that_are_not_todo_are_left_as_they_were():
     scores, size_bias, todo = rng.normal(size=(20, 70)), np.zeros(30), rng.random(20) < 0.5
     outputs = np.full(20, np.nan), np.full((20, 70), np.nan), np.full((20, 30), np.nan)
     marked = todo.copy()
-    tree.expectations(scores, size_bias, todo, np.full(20, -0.5), *outputs)
+    divide_and_conquer.expectations(scores, size_bias, todo, np.full(20, -0.5), *outputs)
     assert not todo.any()
     for out in outputs:
         assert np.isnan(out[~marked]).all()
@@ -186,10 +193,10 @@ def test_unsafe_rows_stay_marked_and_unwritten_among_safe_ones():
     todo = np.ones(11, bool)
     outputs = np.full(11, np.nan), np.full((11, 70), np.nan), np.full((11, 3), np.nan)
     changes = np.full((11, 70), np.nan), np.full((11, 3), np.nan)
-    tree.expectations(scores, size_bias, todo, np.zeros(11), *outputs)
+    divide_and_conquer.expectations(scores, size_bias, todo, np.zeros(11), *outputs)
     assert np.flatnonzero(~todo).tolist() == [2, 9]
     again = np.ones(11, bool)
-    tree.curvature(scores, size_bias, np.ones((11, 70)), np.zeros(3), again, np.zeros(11), *changes)
+    divide_and_conquer.curvature(scores, size_bias, np.ones((11, 70)), np.zeros(3), again, np.zeros(11), *changes)
     assert (again == todo).all()
     for out in outputs + changes:
         assert np.isnan(out[todo]).all()
@@ -200,17 +207,17 @@ def test_inputs_are_unchanged():
     rng = np.random.default_rng(9)
     inputs = rng.normal(size=(5, 40)), rng.normal(size=20), rng.normal(size=(5, 40)), rng.normal(size=20)
     copies = [array.copy() for array in inputs]
-    curvature(tree, *inputs[:2], inputs[2:], np.zeros(5))
-    expectations(tree, *inputs[:2], np.zeros(5))
+    curvature(divide_and_conquer, *inputs[:2], inputs[2:], np.zeros(5))
+    expectations(divide_and_conquer, *inputs[:2], np.zeros(5))
     for array, copy in zip(inputs, copies, strict=True):
         assert (array == copy).all()
 
 
 def test_a_row_has_the_same_results_to_the_last_bit_alone_and_among_others():
     scores, size_bias = np.random.default_rng(10).normal(size=(11, 180)), np.zeros(181)
-    together = symmetric.expectations(scores, size_bias, np.ones(11))
+    together = dispatch.expectations(scores, size_bias, np.ones(11))
     for i in range(11):
-        alone = symmetric.expectations(scores[i : i + 1], size_bias, np.ones(1))
+        alone = dispatch.expectations(scores[i : i + 1], size_bias, np.ones(1))
         assert alone[0][0] == together[0][i]
         assert (alone[1][0] == together[1][i]).all()
 
@@ -218,9 +225,9 @@ def test_a_row_has_the_same_results_to_the_last_bit_alone_and_among_others():
 def test_two_thousand_labels_of_any_size_go_through_the_tree_and_agree_with_the_recurrence():
     scores, size_bias = np.random.default_rng(11).normal(size=(8, 2000)), np.zeros(2001)
     size_bias[0] = -np.inf
-    assert symmetric._kernels("expectations", scores, size_bias)[0] is tree.expectations
-    assert symmetric._kernels("sizes", scores, size_bias)[0] is tree.sizes
-    got = symmetric.expectations(scores, size_bias, np.ones(8))
+    assert dispatch._kernels("expectations", scores, size_bias)[0] is divide_and_conquer.expectations
+    assert dispatch._kernels("sizes", scores, size_bias)[0] is divide_and_conquer.sizes
+    got = dispatch.expectations(scores, size_bias, np.ones(8))
     log_partition, marginals, pmf = expectations(lanes, scores, size_bias, np.zeros(8))
     np.testing.assert_allclose(got[0], log_partition, rtol=1e-13)
     np.testing.assert_allclose(got[1], marginals, rtol=1e-11)
@@ -229,8 +236,8 @@ def test_two_thousand_labels_of_any_size_go_through_the_tree_and_agree_with_the_
 
 def test_few_sizes_stay_with_the_recurrence():
     scores = np.zeros((1, 1000))
-    assert symmetric._kernels("expectations", scores, np.zeros(26))[0] is lanes.expectations
-    assert symmetric._kernels("curvature", scores, np.zeros(4))[0] is lanes.curvature
+    assert dispatch._kernels("expectations", scores, np.zeros(26))[0] is lanes.expectations
+    assert dispatch._kernels("curvature", scores, np.zeros(4))[0] is lanes.curvature
 
 
 @pytest.mark.parametrize("shift", [0.0, 40.0, -40.0])
@@ -238,9 +245,9 @@ def test_curvature_agrees_with_the_recurrence_where_rows_need_a_tilt(shift):
     rng = np.random.default_rng(12)
     scores, direction = rng.normal(size=(2, N_ROWS, 600))
     size_bias, bias_direction = np.zeros(101), rng.normal(size=101)
-    got = symmetric.curvature(scores + shift, size_bias, direction, bias_direction, np.ones(N_ROWS))
+    got = dispatch.curvature(scores + shift, size_bias, direction, bias_direction, np.ones(N_ROWS))
     tilts = np.zeros(N_ROWS)
-    tilted.towards_mode(scores + shift, size_bias, np.ones(N_ROWS, bool), tilts)
+    plain.towards_mode(scores + shift, size_bias, np.ones(N_ROWS, bool), tilts)
     expected = curvature(lanes, scores + shift, size_bias, (direction, bias_direction), tilts)
     np.testing.assert_allclose(got[0], expected[0], rtol=1e-11, atol=1e-13)
     np.testing.assert_allclose(got[1], expected[1].sum(axis=0), rtol=1e-11, atol=1e-12)
@@ -248,15 +255,15 @@ def test_curvature_agrees_with_the_recurrence_where_rows_need_a_tilt(shift):
 
 def test_the_number_of_threads_does_not_change_a_bit():
     scores, weights = np.random.default_rng(13).normal(size=(50, 300)), np.linspace(0, 1, 50)
-    one, three = (symmetric.expectations(scores, np.zeros(301), weights, n_jobs=n_jobs) for n_jobs in (1, 3))
+    one, three = (dispatch.expectations(scores, np.zeros(301), weights, n_jobs=n_jobs) for n_jobs in (1, 3))
     for alone, shared in zip(one, three, strict=True):
         assert (alone == shared).all()
 
 
 def test_float32_scores_give_the_rounded_results_of_float64():
     scores = np.random.default_rng(14).normal(size=(10, 300)).astype(np.float32)
-    narrow = symmetric.expectations(scores, np.zeros(201), np.ones(10))
-    wide = symmetric.expectations(scores.astype(np.float64), np.zeros(201), np.ones(10))
+    narrow = dispatch.expectations(scores, np.zeros(201), np.ones(10))
+    wide = dispatch.expectations(scores.astype(np.float64), np.zeros(201), np.ones(10))
     assert narrow[0].dtype == narrow[1].dtype == np.float32
     assert (narrow[0] == wide[0].astype(np.float32)).all()
     assert (narrow[1] == wide[1].astype(np.float32)).all()
@@ -266,7 +273,7 @@ PEAK = """
 import resource
 from pathlib import Path
 import numpy as np
-from mlrh import symmetric
+from mlrh.spaces._kernels import dispatch
 
 def peak():
     status = Path("/proc/self/status")
@@ -276,8 +283,8 @@ def peak():
 
 def infer(n_rows, n_labels):
     scores, size_bias = np.zeros((n_rows, n_labels)), np.zeros(n_labels + 1)
-    symmetric.expectations(scores, size_bias, np.ones(n_rows), n_jobs=1)
-    symmetric.curvature(scores, size_bias, scores, size_bias, np.ones(n_rows), n_jobs=1)
+    dispatch.expectations(scores, size_bias, np.ones(n_rows), n_jobs=1)
+    dispatch.curvature(scores, size_bias, scores, size_bias, np.ones(n_rows), n_jobs=1)
 
 infer(1, 200)
 if Path("/proc/self/clear_refs").exists():

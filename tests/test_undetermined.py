@@ -295,6 +295,6 @@ def test_very_many_features_have_the_same_optimum_by_the_diagonal_metric(solver,
     X[np.abs(X) < 0.3] = 0.0
     X[:, 5] += X[:, 4]
     full = MLRHClassifier(C=100.0).fit(X, Y)
-    monkeypatch.setattr("mlrh.feature_metric.MAX_FACTORED", 2)
+    monkeypatch.setattr("mlrh.fitting.metric.MAX_FACTORED", 2)
     diagonal = MLRHClassifier(C=100.0, solver=solver).fit(make(X), Y)
     assert diagonal.objective_ == pytest.approx(full.objective_, rel=1e-6)

@@ -13,11 +13,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
+from mlrh._indicators import UNKNOWN
 from mlrh.baselines import LabelPowerset
-from mlrh.knowledge import UNKNOWN
-from mlrh.label_space import CardinalitySpace
-from mlrh.separate import SeparateLabels
-from mlrh.thresholds import TunedThresholds
+from mlrh.estimators.thresholds import TunedThresholds
+from mlrh.spaces import CardinalitySpace
+from mlrh.spaces.independent import SeparateLabels
 
 ONE_FEATURE = [[0.0], [1.0], [2.0], [4.0]]
 MATRIX = np.array([[1, np.nan], [0, 1], [np.nan, 0], [1, 1]])

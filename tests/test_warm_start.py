@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
-from mlrh.objective import Objective
+from mlrh.fitting.objective import Objective
 
 
 @BOTH

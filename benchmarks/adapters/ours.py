@@ -9,7 +9,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from benchmarks.optimum import Optimum, joint, joint_kernel
 from mlrh import KernelMLRHClassifier, MLRHClassifier
-from mlrh.estimators import gamma_scale
+from mlrh.estimators.kernel import gamma_scale
 
 
 def linear(problem):

@@ -11,7 +11,7 @@ from sklearn.svm import SVC
 from benchmarks.ladders import Ladder
 from benchmarks.optimum import Optimum, Point, support_vector
 from benchmarks.timing import timed
-from mlrh.estimators import gamma_scale
+from mlrh.estimators.kernel import gamma_scale
 
 STEPS = (0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4)
 TIGHT = 1e-6

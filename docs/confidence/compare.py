@@ -22,11 +22,11 @@ from sklearn.model_selection import KFold
 from sklearn.preprocessing import StandardScaler
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
-from mlrh.calibration import CalibratedSets, isotonic_map
 from mlrh.data import load
-from mlrh.estimators import gamma_scale
+from mlrh.estimators.calibration import CalibratedSets, isotonic_map
+from mlrh.estimators.cv import best_index, validation_scores
+from mlrh.estimators.kernel import gamma_scale
 from mlrh.metrics import expected_calibration_error, risk_coverage
-from mlrh.search import best_index, validation_scores
 
 SEEDS = {"emotions": 2, "scene": 2, "yeast": 1}  # how often the rows are dealt out anew
 CS = {"linear": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0), "RBF": (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)}

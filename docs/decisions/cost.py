@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from mlrh import decisions
-from mlrh.label_space import CardinalitySpace
+from mlrh.spaces import CardinalitySpace
 
 
 def milliseconds_per_row(n_labels, max_labels, n_rows=400):

@@ -11,9 +11,9 @@ from sklearn.preprocessing import StandardScaler
 
 from mlrh import KernelMLRHClassifier, decisions
 from mlrh.data import load
-from mlrh.estimators import gamma_scale
+from mlrh.estimators.cv import best_index, validation_scores
+from mlrh.estimators.kernel import gamma_scale
 from mlrh.metrics import evaluate
-from mlrh.search import best_index, validation_scores
 
 CS, GAMMAS = (1.0, 10.0, 100.0), (0.3, 1.0)
 METRICS = {"exact_match": "exact_match", "f1": "f1_example", "jaccard": "jaccard", "hamming": "hamming_loss"}

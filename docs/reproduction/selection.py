@@ -8,9 +8,9 @@ from sklearn.model_selection import KFold
 
 from mlrh import KernelMLRHClassifier
 from mlrh.data import load
+from mlrh.estimators.cv import best_index, validation_scores
 from mlrh.experiments.plans import PROFILES, Dataset, nested_tasks
 from mlrh.experiments.protocol import _rows
-from mlrh.search import best_index, validation_scores
 
 
 def exact_match(model, X, Y):

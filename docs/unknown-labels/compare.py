@@ -15,10 +15,9 @@ from sklearn.preprocessing import StandardScaler
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.data import load
-from mlrh.estimators import gamma_scale
+from mlrh.estimators.cv import best_index, log_prob, validation_scores
+from mlrh.estimators.kernel import gamma_scale
 from mlrh.metrics import evaluate
-from mlrh.search import best_index, validation_scores
-from mlrh.selection import log_prob
 
 HIDDEN = 0.3
 CS = {"linear": tuple(np.logspace(-3, 0, 7)), "RBF": tuple(np.logspace(0, 2, 5))}

@@ -3,10 +3,23 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
-    from mlrh.selection import KernelMLRHClassifierCV, MLRHClassifierCV
+    from mlrh.estimators import (
+        CalibratedSets,
+        KernelMLRHClassifier,
+        KernelMLRHClassifierCV,
+        MLRHClassifier,
+        MLRHClassifierCV,
+        TunedThresholds,
+    )
 
-__all__ = ["KernelMLRHClassifier", "KernelMLRHClassifierCV", "MLRHClassifier", "MLRHClassifierCV"]
+__all__ = [
+    "CalibratedSets",
+    "KernelMLRHClassifier",
+    "KernelMLRHClassifierCV",
+    "MLRHClassifier",
+    "MLRHClassifierCV",
+    "TunedThresholds",
+]
 __version__ = "0.1.0"
 
 
@@ -15,7 +28,7 @@ def __getattr__(name):
     if name in __all__:
         from importlib import import_module
 
-        return getattr(import_module("mlrh.selection" if name.endswith("CV") else "mlrh.estimators"), name)
+        return getattr(import_module("mlrh.estimators"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

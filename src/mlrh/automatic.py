@@ -16,19 +16,24 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, cpu_count, delayed
 from scipy import sparse
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
 from sklearn.model_selection import KFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MaxAbsScaler, OneHotEncoder, StandardScaler
 from threadpoolctl import threadpool_limits
 
 from mlrh import decisions
-from mlrh.base import MLRHBase
 from mlrh.data.containers import DataError, MultilabelData, Schema
 from mlrh.data.frames import from_frame
-from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier, gamma_scale
-from mlrh.expected import metric_function
-from mlrh.label_space import LabelSetDistribution
+from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
+from mlrh.estimators._base import MLRHBase
+from mlrh.estimators.cv import best_index, validation_scores
+from mlrh.estimators.kernel import gamma_scale
 from mlrh.metrics import evaluate
-from mlrh.preprocessing import make_preprocessor
-from mlrh.search import best_index, validation_scores
+from mlrh.spaces import LabelSetDistribution
+from mlrh.spaces._kernels.expected_metrics import metric_function
 
 LINEAR_C = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 RBF_C = (0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -110,6 +115,42 @@ class Model:
         elif not sparse.issparse(X) and self.settings["scaling"] == "max_abs":
             X = sparse.csr_array(X)
         return self.preprocessor.transform(X)
+
+
+def make_preprocessor(data):
+    """A transformer for the X of a MultilabelData, not fitted.
+
+    Dense numeric columns are standardised, sparse ones divided by their largest magnitude (which keeps them sparse, and
+    0/1 columns as they are). Missing numbers become the column's median (sparse: its mean). A nominal column becomes
+    one 0/1 column per value, a missing value one of its own; values not seen in fit become zeros.
+    """
+    is_sparse = sparse.issparse(data.X)
+    numeric = make_pipeline(
+        SimpleImputer(strategy="mean" if is_sparse else "median", keep_empty_features=True),
+        MaxAbsScaler() if is_sparse else StandardScaler(),
+    )
+    if not data.nominal:
+        return numeric
+    encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=is_sparse)
+    nominal = make_pipeline(ToDense(), encoder) if is_sparse else encoder
+    rest = [column for column in range(data.X.shape[1]) if column not in set(data.nominal)]
+    steps = [("nominal", nominal, data.nominal), ("numeric", numeric, rest)]
+    return ColumnTransformer([step for step in steps if step[2]], sparse_threshold=1.0)
+
+
+class ToDense(TransformerMixin, BaseEstimator):
+    """Sparse columns as an array, for transformers that take no others."""
+
+    def fit(self, X, y=None):
+        """Learns nothing."""
+        return self
+
+    def transform(self, X):
+        """X as an array."""
+        return X.toarray()
+
+    def __sklearn_is_fitted__(self):
+        return True
 
 
 def choose(

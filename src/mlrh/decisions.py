@@ -11,9 +11,9 @@ from numbers import Integral
 
 import numpy as np
 
-from mlrh import expected as numerics
-from mlrh.blocks import map_blocks
-from mlrh.label_space import CardinalitySpace, ObservedSpace
+from mlrh._parallel import map_blocks
+from mlrh.spaces import CardinalitySpace, ObservedSpace
+from mlrh.spaces._kernels import expected_metrics
 
 
 def exact_match(distribution, *, min_labels=None, max_labels=None):
@@ -55,8 +55,8 @@ def f1(distribution, *, min_labels=None, max_labels=None):
     """
     limits = _limits(distribution, min_labels, max_labels)
     if _lists_sets(distribution):
-        return _over_listed(distribution, lambda probs, sets: numerics.best_f1_by_sets(probs, sets, limits))
-    return _best(distribution, numerics.f1_of_counts, limits)
+        return _over_listed(distribution, lambda probs, sets: expected_metrics.best_f1_by_sets(probs, sets, limits))
+    return _best(distribution, expected_metrics.f1_of_counts, limits)
 
 
 def jaccard(distribution, *, min_labels=None, max_labels=None):
@@ -64,7 +64,7 @@ def jaccard(distribution, *, min_labels=None, max_labels=None):
 
     Exact in a cardinality space; in an observed space the best of the candidates that `best` compares.
     """
-    return _best(distribution, numerics.jaccard_of_counts, _limits(distribution, min_labels, max_labels))
+    return _best(distribution, expected_metrics.jaccard_of_counts, _limits(distribution, min_labels, max_labels))
 
 
 def top(distribution, k, *, min_labels=None, max_labels=None):
@@ -90,7 +90,7 @@ def best(distribution, metric, *, min_labels=None, max_labels=None):
     Examples
     --------
     >>> from mlrh import decisions
-    >>> from mlrh.label_space import CardinalitySpace
+    >>> from mlrh.spaces import CardinalitySpace
     >>> d = CardinalitySpace(n_labels=3, min_labels=0, max_labels=2).distribution([[0.2, -0.3, -4.0]])
     >>> decisions.best(d, lambda tp, fp, fn: -(fp + 5 * fn)).tolist()  # to miss a label costs as much as five too many
     [[1, 1, 0]]
@@ -98,7 +98,7 @@ def best(distribution, metric, *, min_labels=None, max_labels=None):
     if isinstance(metric, str) and metric in BY_NAME:
         return BY_NAME[metric](distribution, min_labels=min_labels, max_labels=max_labels)
     limits = _limits(distribution, min_labels, max_labels)
-    metric = numerics.metric_function(metric, distribution.scores.shape[1])
+    metric = expected_metrics.metric_function(metric, distribution.scores.shape[1])
     _check_metric(metric, distribution.space)
     return _best(distribution, metric, limits)
 
@@ -113,7 +113,7 @@ def expected(distribution, metric, Y):
     Examples
     --------
     >>> from mlrh import decisions
-    >>> from mlrh.label_space import CardinalitySpace
+    >>> from mlrh.spaces import CardinalitySpace
     >>> d = CardinalitySpace(n_labels=3, min_labels=1, max_labels=2).distribution([[2.0, 0.0, -1.0]])
     >>> decisions.expected(d, "f1", [[1, 1, 0]]).round(3).tolist()
     [0.755]
@@ -149,16 +149,18 @@ def check(decision, answer_sizes, space):
 def _best(distribution, metric, limits):
     """The best sets for a metric that has passed the check."""
     if _lists_sets(distribution):
-        return _over_listed(distribution, partial(numerics.best_candidate_by_sets, metric=metric, limits=limits))
+        return _over_listed(
+            distribution, partial(expected_metrics.best_candidate_by_sets, metric=metric, limits=limits)
+        )
     scores, pmf = _by_counts(distribution)
-    return numerics.best_by_counts(scores, pmf, metric, limits, n_jobs=_n_jobs(distribution))
+    return expected_metrics.best_by_counts(scores, pmf, metric, limits, n_jobs=_n_jobs(distribution))
 
 
 def _check_metric(metric, space):
     counts = np.count_nonzero(space.sets, axis=1) if hasattr(space, "sets") else None
     base = _base(space)
     sizes = (base.min_labels, base.max_labels) if counts is None else (int(counts.min()), int(counts.max()))
-    numerics.check_metric(metric, space.n_labels, sizes)
+    expected_metrics.check_metric(metric, space.n_labels, sizes)
 
 
 def _likeliest(distribution, counts):

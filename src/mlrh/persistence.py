@@ -26,7 +26,7 @@ from sklearn.exceptions import InconsistentVersionWarning
 from sklearn.neighbors import BallTree, KDTree
 
 import mlrh
-from mlrh import targets
+from mlrh.estimators import _targets
 
 FORMAT = 1
 HEADER = "mlrh.json"
@@ -35,17 +35,17 @@ HEADER = "mlrh.json"
 # functions and what its modules import. An estimator (None) is its attributes; any other object is made anew from the
 # arguments listed, so that its constructor judges what a file says.
 OURS: dict[str, tuple[str, ...] | None] = {
-    "mlrh.estimators.MLRHClassifier": None,
-    "mlrh.estimators.KernelMLRHClassifier": None,
-    "mlrh.selection.MLRHClassifierCV": None,
-    "mlrh.selection.KernelMLRHClassifierCV": None,
-    "mlrh.preprocessing.ToDense": None,
-    "mlrh.baselines.LabelPowerset": None,
-    "mlrh.baselines.MLkNN": None,
-    "mlrh.baselines.OrConstant": None,
-    "mlrh.label_space.CardinalitySpace": ("n_labels", "min_labels", "max_labels", "size_bias", "n_jobs"),
-    "mlrh.label_space.ObservedSpace": ("sets", "set_bias"),
-    "mlrh.targets.Targets": ("kind", "classes", "dtype", "container"),
+    "mlrh.estimators.linear.MLRHClassifier": None,
+    "mlrh.estimators.kernel.KernelMLRHClassifier": None,
+    "mlrh.estimators.cv.MLRHClassifierCV": None,
+    "mlrh.estimators.cv.KernelMLRHClassifierCV": None,
+    "mlrh.automatic.ToDense": None,
+    "mlrh.baselines.label_powerset.LabelPowerset": None,
+    "mlrh.baselines.ml_knn.MLkNN": None,
+    "mlrh.baselines.or_constant.OrConstant": None,
+    "mlrh.spaces.cardinality.CardinalitySpace": ("n_labels", "min_labels", "max_labels", "size_bias", "n_jobs"),
+    "mlrh.spaces.observed.ObservedSpace": ("sets", "set_bias"),
+    "mlrh.estimators._targets.Targets": ("kind", "classes", "dtype", "container"),
     "mlrh.data.containers.Schema": ("feature_names", "label_names", "categories"),
     "mlrh.automatic.Model": ("schema", "preprocessor", "classifier", "settings", "validation"),
 }
@@ -463,9 +463,9 @@ def _assembled(name, state):
 def _check_targets(form):
     """Targets look up their container by name, so the name must be that of a container."""
     np.dtype(form.dtype)
-    is_known = form.kind in targets.FORMS
+    is_known = form.kind in _targets.FORMS
     if form.kind == "sets":
-        is_known = form.container in targets.SET_TYPES
+        is_known = form.container in _targets.SET_TYPES
     if form.kind == "sparse":
         is_known = issubclass(getattr(sparse, form.container), sparse.sparray | sparse.spmatrix)
     if not is_known:

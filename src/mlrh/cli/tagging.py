@@ -44,7 +44,7 @@ def tag(
     console = Console(stderr=True)
     target = _target(file, output)
     check_output(target, [str(model_file), file])
-    from mlrh.tagging.serving import make_session, run_page
+    from mlrh.web.serving import make_session, run_page
 
     with warnings_as_notes(console):
         model = load_model(model_file)

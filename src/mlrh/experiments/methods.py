@@ -21,8 +21,9 @@ from sklearn.svm import SVC
 
 from mlrh import decisions
 from mlrh.baselines import LabelPowerset, MLkNN, OrConstant, chain_set_log_proba, independent_set_log_proba
-from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier, gamma_scale
-from mlrh.search import best_index, validation_scores
+from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
+from mlrh.estimators.cv import best_index, validation_scores
+from mlrh.estimators.kernel import gamma_scale
 
 # Fixed before the first run. gamma is in units of 1 / (n_features * variance of the scaled training features).
 GRIDS: dict[str, dict[str, Any]] = {

@@ -9,10 +9,10 @@ from scipy import sparse
 from sklearn.model_selection import KFold
 
 from mlrh.data import MultilabelData
+from mlrh.estimators.cv import best_index
 from mlrh.experiments.methods import FAMILIES, GRIDS
 from mlrh.experiments.multiclass import MAX_ITER, PROGRAMS
 from mlrh.experiments.records import key_of
-from mlrh.search import best_index
 
 N_FOLDS, N_MULTICLASS_FOLDS = 5, 4
 NESTED, SEARCH, PAPER, MULTICLASS, DESCENT = "nested", "paper search", "paper", "multiclass", "descent"

@@ -12,6 +12,7 @@ from sklearn.model_selection import KFold
 from sklearn.multiclass import OneVsRestClassifier
 
 from mlrh import __version__
+from mlrh.automatic import make_preprocessor
 from mlrh.estimators import MLRHClassifier
 from mlrh.experiments import multiclass
 from mlrh.experiments.methods import FAMILIES, Rows, svm_scores
@@ -27,7 +28,6 @@ from mlrh.experiments.plans import (
     Task,
 )
 from mlrh.metrics import evaluate, size_counts
-from mlrh.preprocessing import make_preprocessor
 
 N_BINS = 10  # of equal width, of the confidences on record
 

@@ -1,0 +1,89 @@
+"""Label sets as int8 matrices: 1 where a row has the label, 0 where it has not, UNKNOWN where nobody looked."""
+
+from numbers import Number, Real
+
+import numpy as np
+from scipy import sparse
+
+
+def as_indicator(values, name):
+    """A new int8 array (n_samples, n_labels) of the values, which may be sparse or hold booleans; else one error."""
+    values = values.toarray() if sparse.issparse(values) else np.asarray(values)
+    if values.ndim != 2:
+        raise ValueError(f"{name} must be a matrix with a column per label; got shape {values.shape}.")
+    if values.dtype.kind in "biuf":
+        bad = ~((values == 0) | (values == 1))
+    else:
+        bad = np.array([[not (isinstance(v, Real | np.bool_) and v in (0, 1)) for v in row] for row in values])
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        found = values[row, column]
+        found = found.item() if isinstance(found, np.generic) else found
+        raise ValueError(
+            f"{name} must contain only 0 and 1, 1 where the row has the label; found {found!r} in row {row}, column "
+            f"{column}. MultiLabelBinarizer makes such a matrix of label sets."
+        )
+    return np.array(values, dtype=np.int8, order="C")
+
+
+UNKNOWN = -1
+
+
+def as_known(values, shape):
+    """A new int8 array of that shape of 1, 0 and NaN (or masked entries), which become UNKNOWN; else one error."""
+    try:
+        numbers = np.ma.filled(np.ma.asarray(values, np.float64), np.nan)
+    except (TypeError, ValueError):
+        raise ValueError(f"known must be a matrix of 1, 0 and NaN with a column per label; got {values!r}.") from None
+    if numbers.shape != shape:
+        raise ValueError(f"known must have shape {shape}, one row per sample; got {numbers.shape}.")
+    bad = ~((numbers == 0) | (numbers == 1) | np.isnan(numbers))
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise ValueError(
+            f"known must contain only 1 (present), 0 (absent) and NaN (unknown); found {numbers[row, column]} in row "
+            f"{row}, column {column}."
+        )
+    return np.where(np.isnan(numbers), UNKNOWN, numbers).astype(np.int8)
+
+
+def as_partly_known(values, name):
+    """A new int8 matrix of 1, 0 and UNKNOWN from an indicator matrix that may hold NaN, None or masked entries.
+
+    Anything else is the error of `as_indicator`.
+    """
+    if sparse.issparse(values):
+        is_complete = values.dtype.kind != "f" or not np.isnan(values.data).any()
+        return as_indicator(values, name) if is_complete else as_partly_known(values.toarray(), name)
+    mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else False
+    values = np.asarray(values)
+    missing = mask | _is_missing(values)
+    if not np.any(missing):
+        return as_indicator(values, name)
+    known = as_indicator(np.where(missing, 0, values), name)
+    known[missing] = UNKNOWN
+    return known
+
+
+def merged(known, more):
+    """Both together; where they contradict each other, `more` holds (see `contradict`)."""
+    return np.where(more == UNKNOWN, known, more)
+
+
+def contradict(known, more):
+    """Whether a label of the row is present by one and absent by the other, (n_rows,)."""
+    return ((known != more) & (known != UNKNOWN) & (more != UNKNOWN)).any(axis=1)
+
+
+def _is_missing(values):
+    """Where an array has no value: NaN, and among objects also None and pandas.NA."""
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    if values.dtype != object:
+        return False
+    flat = [_has_no_value(value) for value in values.ravel()]
+    return np.array(flat, bool).reshape(values.shape)
+
+
+def _has_no_value(value):
+    return value is None or type(value).__name__ == "NAType" or (isinstance(value, Number) and bool(value != value))

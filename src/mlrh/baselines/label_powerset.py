@@ -1,0 +1,127 @@
+"""Label powerset: every label set of training is a class."""
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import MetaEstimatorMixin, _fit_context, clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils import get_tags
+from sklearn.utils._param_validation import HasMethods
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import (
+    _num_samples,
+    validate_data,
+)
+
+from mlrh.baselines._base import _for_estimator, _has_proba, _log_proba, _SetClassifier, _weights_to_pass_on
+from mlrh.estimators import _targets
+
+
+class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
+    """Label powerset: each distinct label set of training is one class of a multiclass classifier.
+
+    It answers only with sets seen in training. With one class per row as y it is the classifier itself. Where training
+    shows one set only, that is the answer, and nothing is fitted.
+
+    Parameters
+    ----------
+    estimator : classifier, default=None
+        None is LogisticRegression().
+
+    Attributes
+    ----------
+    sets_ : array of shape (n_sets, n_labels)
+        The distinct sets of the rows of positive weight, smaller ones first, then those with lower labels.
+    estimator_ : the fitted estimator, whose classes are the rows of sets_; None where there is one set only
+    classes_ : array
+        Names of the labels, or the classes of y.
+    n_features_in_, feature_names_in_ : of X, where it has them
+
+    Examples
+    --------
+    >>> from mlrh.baselines import LabelPowerset
+    >>> X = [[0.0], [1.0], [4.0], [5.0], [9.0], [10.0]]
+    >>> y = [{"rain"}, {"rain"}, {"rain", "sun"}, {"rain", "sun"}, {"sun"}, {"sun"}]
+    >>> clf = LabelPowerset().fit(X, y)
+    >>> [sorted(labels) for labels in clf.predict([[0.5], [4.5], [11.0]])]
+    [['rain'], ['rain', 'sun'], ['sun']]
+    """
+
+    _parameter_constraints: dict = {"estimator": [HasMethods(["fit", "predict"]), None]}
+    estimator_: Any
+
+    def __init__(self, estimator=None):
+        self.estimator = estimator
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X, y, sample_weight=None) -> Self:
+        """Fit the estimator to X and the label sets of y, in any of the forms of MLRHClassifier.
+
+        Parameters
+        ----------
+        X : whatever the estimator takes, with n_samples rows
+        y : indicator matrix, list of label sets, or classes of shape (n_samples,)
+        sample_weight : array of shape (n_samples,), optional
+            Passed on to the estimator; a row of weight 0 shows no set.
+
+        Returns
+        -------
+        self
+        """
+        X = validate_data(self, X, skip_check_array=True)
+        form, Y = _targets.encode(y)
+        _targets.check_same_length(X, Y)
+        weights, options = _weights_to_pass_on(self._chosen(), sample_weight, X)
+        support = np.flatnonzero(weights > 0)
+        form, shown = form.seen_in(Y[support]) if len(support) < len(Y) else (form, Y)
+        sets, codes_of_support = _distinct_sets(shown)
+        # A row of weight 0 has no influence whatever its class, but a class of its own would still become an answer.
+        codes = np.zeros(len(Y), np.int64)
+        codes[support] = codes_of_support
+        self.estimator_ = clone(self._chosen()).fit(X, codes, **options) if len(sets) > 1 else None
+        self._targets, self.classes_, self.sets_ = form, form.classes, sets
+        return self
+
+    @available_if(lambda self: _has_proba(self, self._chosen()))
+    def predict_proba(self, X) -> np.ndarray:
+        """Marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x) (n_samples, n_classes)."""
+        X = _for_estimator(self, X)
+        proba = np.ones((_num_samples(X), 1)) if self.estimator_ is None else self.estimator_.predict_proba(X)
+        if self._targets.is_one_class_per_row:
+            return proba
+        return np.clip(proba @ self.sets_, 0.0, 1.0)
+
+    @available_if(lambda self: _has_proba(self, self._chosen()))
+    def set_log_proba(self, X, Y) -> np.ndarray:
+        """Logarithm of the probability of each row's label set, (n_samples,); -inf for a set not seen in training.
+
+        Y holds one set per row of X, in the form of the y of training.
+        """
+        X = _for_estimator(self, X)
+        log_proba = np.zeros((_num_samples(X), 1)) if self.estimator_ is None else _log_proba(self.estimator_, X)
+        Y, unknown = self._targets.partial_indicator(Y)
+        _targets.check_same_length(log_proba, Y)
+        code_of = {row.tobytes(): code for code, row in enumerate(self.sets_)}
+        codes = np.array([code_of.get(row.tobytes(), -1) for row in Y], np.int64)
+        return np.where((codes < 0) | unknown, -np.inf, log_proba[np.arange(len(Y)), codes])
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags = get_tags(self._chosen()).input_tags
+        return tags
+
+    def _predict_sets(self, X):
+        X = _for_estimator(self, X)
+        codes = np.zeros(_num_samples(X), np.int64) if self.estimator_ is None else self.estimator_.predict(X)
+        return self.sets_[codes]
+
+    def _chosen(self):
+        return LogisticRegression() if self.estimator is None else self.estimator
+
+
+def _distinct_sets(Y):
+    """The distinct rows of Y, smaller sets first, then those with lower labels, and the place of each row of Y."""
+    distinct, place = np.unique(Y, axis=0, return_inverse=True)
+    # By decreasing place within a size: the larger of two rows in sorted order has the lower labels.
+    order = np.lexsort([-np.arange(len(distinct)), distinct.sum(axis=1, dtype=np.int64)])
+    return distinct[order], np.argsort(order)[place.ravel()]

@@ -1,0 +1,94 @@
+"""OrConstant: a classifier that also takes a label which all rows have, or none."""
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, _fit_context, clone
+from sklearn.utils import assert_all_finite, column_or_1d, get_tags
+from sklearn.utils._param_validation import HasMethods
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _num_samples,
+    validate_data,
+)
+
+from mlrh.baselines._base import _for_estimator, _has_proba, _weights_to_pass_on
+from mlrh.estimators import _targets
+
+
+class OrConstant(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+    """The estimator, or the only class where training shows just one.
+
+    ClassifierChain and MultiOutputClassifier fit one estimator per label. Many estimators refuse a label that all rows
+    or none have, as rare labels do in small training sets; wrapped in OrConstant they answer with what all rows have.
+    One case is left, which scikit-learn refuses: a constant label in a ClassifierChain with cv and with predict_proba
+    as its chain_method.
+
+    Parameters
+    ----------
+    estimator : classifier
+
+    Attributes
+    ----------
+    classes_ : array
+        The classes of training. A single class that is 0 or 1 is a constant label, with classes_ 0 and 1 and so two
+        columns of predict_proba.
+    constant_ : the only class, or None
+    estimator_ : the fitted estimator, or None
+    n_features_in_, feature_names_in_ : of X, where it has them
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.multioutput import ClassifierChain
+    >>> from mlrh.baselines import OrConstant
+    >>> chain = ClassifierChain(OrConstant(LogisticRegression()))
+    >>> chain.fit([[0.0], [1.0], [2.0]], [[0, 0], [1, 0], [1, 0]]).predict([[5.0]])
+    array([[1., 0.]])
+    """
+
+    _parameter_constraints: dict = {"estimator": [HasMethods(["fit", "predict"])]}
+    constant_: Any
+    estimator_: Any
+
+    def __init__(self, estimator):
+        self.estimator = estimator
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X, y, sample_weight=None) -> Self:
+        """Fit the estimator to X and classes y (n_samples,), unless all rows of positive weight have the same class."""
+        X, y = validate_data(self, X, y, skip_check_array=True)
+        y = column_or_1d(y, warn=True)
+        weights, options = _weights_to_pass_on(self.estimator, sample_weight, X)
+        _targets.check_same_length(X, y)
+        assert_all_finite(y, input_name="y")
+        check_classification_targets(y)
+        seen = np.unique(y[weights > 0])
+        self.estimator_, self.constant_ = None, None
+        if len(seen) == 1:
+            self.constant_ = seen[0]
+            self.classes_ = np.array([0, 1], seen.dtype) if seen[0] in (0, 1) else seen
+        else:
+            self.estimator_ = clone(self.estimator).fit(X, y, **options)
+            self.classes_ = self.estimator_.classes_
+        return self
+
+    def predict(self, X):
+        """Classes of the rows of X, (n_samples,)."""
+        X = _for_estimator(self, X)
+        return np.repeat(self.constant_, _num_samples(X)) if self.estimator_ is None else self.estimator_.predict(X)
+
+    @available_if(lambda self: _has_proba(self, self.estimator))
+    def predict_proba(self, X):
+        """Probabilities of the classes, (n_samples, n_classes); 1 for a constant."""
+        X = _for_estimator(self, X)
+        if self.estimator_ is None:
+            return np.tile((self.classes_ == self.constant_).astype(np.float64), (_num_samples(X), 1))
+        return self.estimator_.predict_proba(X)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags = get_tags(self.estimator).input_tags
+        tags.classifier_tags.multi_class = get_tags(self.estimator).classifier_tags.multi_class
+        return tags

@@ -1,0 +1,18 @@
+"""The scikit-learn classes: validate, compose, expose."""
+
+from mlrh.estimators.calibration import CalibratedSets, isotonic_map
+from mlrh.estimators.cv import KernelMLRHClassifierCV, MLRHClassifierCV
+from mlrh.estimators.kernel import KernelMLRHClassifier
+from mlrh.estimators.linear import MLRHClassifier
+from mlrh.estimators.thresholds import TunedThresholds, best_thresholds
+
+__all__ = [
+    "CalibratedSets",
+    "KernelMLRHClassifier",
+    "KernelMLRHClassifierCV",
+    "MLRHClassifier",
+    "MLRHClassifierCV",
+    "TunedThresholds",
+    "best_thresholds",
+    "isotonic_map",
+]

@@ -1,0 +1,307 @@
+"""What a classifier says of rows that it was not fitted to: training rows in its form of y, folds, and its answers.
+
+Shared by the classifiers that are built around another one. Knows the forms of y and what classifiers answer with, and
+nothing of what the answers are for.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.special import logit
+from sklearn.base import clone
+from sklearn.model_selection import check_cv
+from sklearn.model_selection._search import BaseSearchCV
+from sklearn.pipeline import Pipeline
+from sklearn.utils.metaestimators import _safe_split
+from sklearn.utils.validation import _check_sample_weight, _num_samples, has_fit_parameter, validate_data
+
+from mlrh import decisions
+from mlrh._indicators import UNKNOWN, as_indicator
+from mlrh.estimators import _targets
+from mlrh.spaces import CardinalitySpace, LabelSetDistribution
+
+N_FOLDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """The estimator and all training rows, with y as the estimator takes it and as an indicator matrix Y.
+
+    weights_name is what the estimator's fit calls the weights, None where it gets none.
+    """
+
+    estimator: Any
+    X: Any
+    y: np.ndarray
+    Y: np.ndarray
+    form: _targets.Targets
+    weights: np.ndarray
+    weights_name: str | None
+
+    def fit(self, rows=None):
+        """A clone of the estimator fitted to the rows with these numbers, all by default."""
+        rows = np.arange(len(self.Y)) if rows is None else rows
+        estimator = clone(self.estimator)
+        X, y = _safe_split(estimator, self.X, self.y, rows)
+        options = {} if self.weights_name is None else {self.weights_name: self.weights[rows]}
+        try:
+            return estimator.fit(X, y, **options)
+        except ValueError as error:
+            constant = np.flatnonzero(np.ptp(self.Y[rows], axis=0) == 0)
+            if len(constant) == 0:
+                raise
+            raise ValueError(
+                f"{error} (All or none of the rows of this fit have label {constant[0]}. If the estimator can't take "
+                "that, wrap what it fits per label in mlrh.baselines.OrConstant, use other folds, or drop the label.)"
+            ) from error
+
+    def answer(self, train, held_out, question):
+        """question(fitted, X) of the held-out rows; warnings are left to the fit of all rows."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted = self.fit(train)
+            X, _ = _safe_split(fitted, self.X, self.y, held_out, train)
+            return question(fitted, X)
+
+    def never(self, rows=None):
+        """Which labels none of the rows with these numbers has, (n_labels,)."""
+        rows = np.arange(len(self.Y)) if rows is None else rows
+        return ~self.Y[rows][self.weights[rows] > 0].any(axis=0)
+
+
+def task(estimator, X, form, Y, sample_weight) -> Task:
+    """The checked training rows, of y in a form and as an indicator matrix."""
+    _targets.check_same_length(X, Y)
+    _check_every_label_known(Y)
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    name = None if sample_weight is None else _name_of_weights(estimator)
+    if (weights == 0).any():
+        form, Y = _shown(form, Y, weights > 0)
+    y = form.decode(Y) if form.is_one_class_per_row else Y.astype(np.int64)
+    y = y[:, 0] if Y.shape[1] == 1 and y.ndim == 2 else y
+    return Task(estimator, X, y, Y, form, weights, name)
+
+
+def folds(cv, task) -> list:
+    """(training rows, held-out rows of positive weight) of each fold that has any."""
+    present = np.flatnonzero(task.weights > 0)
+    if cv is None or isinstance(cv, Integral):
+        n_folds = min(N_FOLDS, len(present)) if cv is None else int(cv)
+        if not 2 <= n_folds <= len(present):
+            raise ValueError(
+                f"Cross validation needs from 2 folds to as many as rows of positive weight; got {n_folds} folds for "
+                f"n_samples={len(present)}."
+            )
+        fold = _spread_labels(task.Y[present], n_folds)
+        splits = [(present[fold != number], present[fold == number]) for number in range(n_folds)]
+    else:
+        splits = list(check_cv(cv).split(task.X, task.y))
+    numbered = map(_as_numbers, splits)
+    result = [(train, held_out[task.weights[held_out] > 0]) for train, held_out in numbered]
+    result = [fold for fold in result if len(fold[1])]
+    if len(result) < 2:
+        raise ValueError(f"cv must give at least 2 folds with held-out rows of positive weight; got {len(result)}.")
+    return result
+
+
+def first_fold(folds) -> np.ndarray:
+    """The first fold that holds out each row, (n_held_out,): for every held-out row of every fold in turn.
+
+    What is chosen by rows of other first folds has not seen a row, even where folds repeat rows.
+    """
+    rows, fold = (
+        np.concatenate([rows for _, rows in folds]),
+        np.repeat(np.arange(len(folds)), [len(r) for _, r in folds]),
+    )
+    _, first, place = np.unique(rows, return_index=True, return_inverse=True)
+    if len(np.unique(fold[first])) < 2:
+        raise ValueError(
+            "cv must have later folds that hold out rows which the first one doesn't, to judge each by others; the "
+            f"first fold holds out all {len(first)}. Use folds that don't overlap."
+        )
+    return fold[first][place]
+
+
+def take_over(meta, fitted):
+    """Give a meta-estimator all attributes of its fitted copy."""
+    vars(meta).clear()
+    vars(meta).update(vars(fitted))
+
+
+def validated_rows(meta, X):
+    """X for the estimator within a fitted meta-estimator, its columns checked against those of training."""
+    shape = getattr(X, "shape", ())
+    if len(shape) == 1 and hasattr(meta, "n_features_in_"):
+        raise ValueError(f"X must have a column per feature; got shape {shape}. Reshape your data to a matrix.")
+    return validate_data(meta, X, reset=False, skip_check_array=True)
+
+
+def label_scores(fitted, X, never, method) -> np.ndarray:
+    """What a method gives the labels, (n_samples, n_labels), whatever form it comes in.
+
+    Lists hold a matrix per label with a column per class, a single one where training showed one class; never
+    (n_labels,) says for which labels that was 0.
+    """
+    answer = getattr(fitted, method)(X)
+    if isinstance(answer, list | tuple):
+        answer = np.column_stack([_of_label(part, absent) for part, absent in zip(answer, never, strict=True)])
+    scores = np.asarray(answer.toarray() if sparse.issparse(answer) else answer, np.float64)
+    if len(never) == 1:
+        scores = scores[:, None] if scores.ndim == 1 else scores[:, -1:]
+    if scores.shape != (_num_samples(X), len(never)):
+        raise ValueError(
+            f"The estimator's {method} must give {len(never)} labels to each of {_num_samples(X)} rows; "
+            f"got shape {scores.shape}. Wrap it in OneVsRestClassifier if it takes one class per row only."
+        )
+    check_finite(scores)
+    return scores
+
+
+def check_finite(scores):
+    """Raise a ValueError that names the place unless all scores (n_samples, n_labels) are finite."""
+    bad = ~np.isfinite(scores)
+    if bad.any():
+        row, label = np.argwhere(bad)[0]
+        raise ValueError(f"Scores must be finite; got {scores[row, label]} for label {label} of row {row}.")
+
+
+def _check_every_label_known(Y):
+    unknown = (Y == UNKNOWN).any(axis=1)
+    if unknown.any():
+        raise ValueError(
+            f"y needs every label known, since held-out sets are compared with it; {np.count_nonzero(unknown)} rows "
+            f"have NaN or masked entries, the first is row {int(np.argmax(unknown))}. Drop these rows."
+        )
+
+
+def _name_of_weights(estimator):
+    """What the estimator's fit calls sample_weight; for a pipeline that is after the name of its last step."""
+    if isinstance(estimator, Pipeline):
+        step, last = estimator.steps[-1]
+        return f"{step}__{_name_of_weights(last)}"
+    if isinstance(estimator, BaseSearchCV):
+        return _name_of_weights(estimator.estimator)
+    if not has_fit_parameter(estimator, "sample_weight"):
+        raise ValueError(f"sample_weight must be None, because {type(estimator).__name__}.fit doesn't take it.")
+    return "sample_weight"
+
+
+def _shown(form, Y, present):
+    """Form and matrix without what only absent rows have; an absent row's class becomes one that is shown."""
+    shown = form.seen_in(Y[present])[0]
+    if form.kind == "sets":
+        return shown, Y[:, Y[present].any(axis=0)]
+    return shown, shown.partial_indicator(form.decode(Y))[0] if form.is_one_class_per_row else Y
+
+
+def _as_numbers(split):
+    return tuple(np.flatnonzero(rows) if rows.dtype == bool else rows for rows in map(np.asarray, split))
+
+
+def _spread_labels(Y, n_folds):
+    """The fold (n_samples,) of each row, so that rows with and without each label are spread evenly.
+
+    As in iterative stratification: what is rarest is dealt out first, each row to the fold that has the least of it
+    and, of these, the fewest rows.
+    """
+    kinds = np.hstack([Y, 1 - Y]).astype(np.int64)
+    fold, in_fold = np.full(len(Y), -1), np.zeros((n_folds, 1 + kinds.shape[1]), np.int64)
+    shuffled = np.random.RandomState(0).permutation(len(Y))
+    for kind in np.argsort(kinds.sum(axis=0), kind="stable"):
+        for row in shuffled[(kinds[shuffled, kind] == 1) & (fold[shuffled] < 0)]:
+            fold[row] = np.lexsort([in_fold[:, 0], in_fold[:, 1 + kind]])[0]
+            in_fold[fold[row]] += np.append(1, kinds[row])
+    return fold
+
+
+def _of_label(part, absent):
+    part = np.asarray(part, np.float64)
+    if part.ndim == 2 and part.shape[1] == 1:
+        return 1.0 - part[:, 0] if absent else part[:, 0]
+    return part[:, 1] if part.ndim == 2 else part
+
+
+RESOLUTION = np.finfo(np.float64).eps  # the least probability; 1 less this is the largest one
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a fitted classifier says of rows: the distribution, its own sets, and its decision.
+
+    The decision is a function of the distribution, or None where the classifier's own sets are right at any
+    temperature.
+    """
+
+    distribution: LabelSetDistribution
+    own_sets: np.ndarray
+    decision: Callable | None
+
+    def sets(self, temperature):
+        """Predicted sets (n_samples, n_labels)."""
+        if self.decision is None or temperature == 1:
+            return self.own_sets
+        return self.decision(self.distribution.temper(temperature))
+
+    def confidence(self, temperature):
+        """Probabilities of the predicted sets, (n_samples,)."""
+        probs = self.distribution.temper(temperature).prob(self.sets(temperature))
+        return np.minimum(probs.astype(np.float64), 1.0)
+
+
+def ask(fitted, X, form, never):
+    """The answers of a fitted classifier to rows X.
+
+    form is that of the y it was fitted to; never (n_labels,) says which labels none of its training rows had.
+    """
+    predicted = fitted.predict(X)
+    own_sets = form.indicator(predicted) if form.is_one_class_per_row else _as_sets(predicted, len(form.classes))
+    last, features = _last_step(fitted, X)
+    if hasattr(last, "distribution"):
+        return Answers(last.distribution(features), own_sets, _decision(last, form))
+    if not hasattr(fitted, "predict_proba"):
+        raise ValueError(f"The estimator must have distribution or predict_proba once fitted; {fitted!r} has neither.")
+    never = np.zeros(n_labels(form), bool) if form.is_one_class_per_row else never
+    return Answers(_independent(label_scores(fitted, X, never, "predict_proba"), form), own_sets, None)
+
+
+def n_labels(form):
+    """Columns of the sets for a form of y: two classes are one label."""
+    return 1 if form.is_one_class_per_row and len(form.classes) == 2 else len(form.classes)
+
+
+def _as_sets(predicted, n_columns):
+    predicted = np.asarray(predicted.toarray() if hasattr(predicted, "toarray") else predicted)
+    return as_indicator(predicted.reshape(-1, n_columns), "The estimator's predictions")
+
+
+def _last_step(fitted, X):
+    """The classifier within pipelines and searches, and the features that it gets for X."""
+    if hasattr(fitted, "best_estimator_"):
+        return _last_step(fitted.best_estimator_, X)
+    if isinstance(fitted, Pipeline):
+        return _last_step(fitted[-1], fitted[:-1].transform(X) if len(fitted) > 1 else X)
+    return fitted, X
+
+
+def _decision(classifier, form):
+    decision = getattr(classifier, "decision", "exact_match")
+    if form.is_one_class_per_row or decision == "exact_match":
+        return None
+    return decisions.resolve(decision, classifier.answer_sizes)
+
+
+def _independent(probabilities, form):
+    """The distribution of independent labels, or of one class per row, with these probabilities."""
+    if not ((probabilities >= 0) & (probabilities <= 1)).all():
+        raise ValueError(
+            f"The estimator's predict_proba must lie from 0 to 1; got {probabilities.min()} to {probabilities.max()}."
+        )
+    clipped, n_columns = np.clip(probabilities, RESOLUTION, 1 - RESOLUTION), probabilities.shape[1]
+    if form.is_one_class_per_row and len(form.classes) != 2:
+        return CardinalitySpace(n_columns, 1, 1).distribution(np.log(clipped))
+    return CardinalitySpace(n_columns, 0, n_columns).distribution(logit(clipped))

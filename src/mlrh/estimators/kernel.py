@@ -1,0 +1,265 @@
+"""KernelMLRHClassifier: scores that are linear in a kernel of the training rows."""
+
+import warnings
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.metrics.pairwise import KERNEL_PARAMS, pairwise_kernels
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from mlrh._parallel import map_blocks
+from mlrh.estimators._base import MLRHBase
+from mlrh.fitting.design import Design, GramFeatures
+
+BLOCK_ENTRIES = 2**22  # of a kernel matrix that are there at a time
+
+
+@dataclass(frozen=True)
+class _KernelPart:
+    """The design of the kernel matrix's features, and the features with the way to dual coefficients."""
+
+    design: Design
+    X: Any
+    gamma: float
+    features: GramFeatures
+
+
+class _Shared:
+    """Kernel values of the rows that were last asked for, for fits to the same rows with another C."""
+
+    def __init__(self):
+        self._X, self._kernel = None, None
+
+    def of(self, X, compute):
+        if self._X is not X:
+            self._X, self._kernel = X, compute()
+        return self._kernel
+
+
+class KernelMLRHClassifier(MLRHBase):
+    """Multilabel logistic regression with kernel scores: scores = kernel(X, X_fit_) @ dual_coef_.T + intercept_.
+
+    The model and the other parameters are those of MLRHClassifier; the kernel and its parameters are those of
+    sklearn.svm.SVC. A linear kernel gives the same model as MLRHClassifier. Fitting takes O(n_samples^3) time and
+    O(n_samples^2) memory.
+
+    Parameters
+    ----------
+    kernel : {"rbf", "linear", "poly", "sigmoid", "precomputed", ...} or callable, default="rbf"
+        Any name of sklearn.metrics.pairwise.pairwise_kernels, "precomputed", or a function of two matrices (n, d) and
+        (m, d) that returns (n, m). The kernel matrix of the training rows must be positive semidefinite.
+    gamma : {"scale", "auto"} or float, default="scale"
+        "scale" is 1 / (n_features * X.var()), "auto" is 1 / n_features.
+    degree : int, default=3
+    coef0 : float, default=0.0
+    l1_ratio : float, default=0.0
+        Must be 0: there are no coefficients of features for an L1 penalty to bring to 0.
+    label_space, min_labels, max_labels, size_bias, C, fit_intercept, solver, mm_step, tol, max_iter
+        See MLRHClassifier.
+    warm_start, decision, answer_sizes, n_jobs, verbose
+        See MLRHClassifier.
+
+    Attributes
+    ----------
+    dual_coef_ : array of shape (n_labels, n_fit)
+    X_fit_ : training rows of positive weight, (n_fit, n_features); None for a precomputed kernel
+    support_ : array of shape (n_fit,)
+        Indices of these rows in the X of training.
+    intercept_, classes_, min_labels_, max_labels_, size_bias_, sets_, set_bias_, label_space_
+        See MLRHClassifier.
+    n_iter_, objective_, history_, n_features_in_, feature_names_in_
+        See MLRHClassifier.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mlrh import KernelMLRHClassifier
+    >>> X = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    >>> y = [{"even"}, {"odd", "right"}, {"odd"}, {"even", "right"}]  # no linear score tells even from odd
+    >>> clf = KernelMLRHClassifier(gamma=2, C=100).fit(X, y)
+    >>> [sorted(labels) for labels in clf.predict([[0.1, 0.1], [0.9, 0.2], [0.9, 1.0]])]
+    [['even'], ['odd'], ['even', 'right']]
+    """
+
+    _parameter_constraints: dict = {
+        **MLRHBase._parameter_constraints,
+        "kernel": [StrOptions({*KERNEL_PARAMS, "precomputed"}), callable],
+        "gamma": [StrOptions({"scale", "auto"}), Interval(Real, 0.0, None, closed="left")],
+        "degree": [Interval(Integral, 0, None, closed="left")],
+        "coef0": [Interval(Real, None, None, closed="neither")],
+    }
+    dual_coef_: np.ndarray
+    X_fit_: Any
+
+    def __init__(
+        self,
+        *,
+        kernel="rbf",
+        gamma="scale",
+        degree=3,
+        coef0=0.0,
+        label_space="cardinality",
+        min_labels="auto",
+        max_labels="auto",
+        size_bias=False,
+        C=1.0,
+        l1_ratio=0.0,
+        fit_intercept=True,
+        solver="auto",
+        mm_step="safe",
+        tol=1e-7,
+        max_iter=1000,
+        warm_start=False,
+        decision="exact_match",
+        answer_sizes=None,
+        n_jobs=None,
+        verbose=0,
+    ):
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.label_space = label_space
+        self.min_labels = min_labels
+        self.max_labels = max_labels
+        self.size_bias = size_bias
+        self.C = C
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.mm_step = mm_step
+        self.tol = tol
+        self.max_iter = max_iter
+        self.warm_start = warm_start
+        self.decision = decision
+        self.answer_sizes = answer_sizes
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = self.kernel == "precomputed"
+        return tags
+
+    def _validate_X(self, X, *, reset):
+        X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+        if reset and self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
+            raise ValueError(f"A precomputed kernel matrix must be square in fit; got shape {X.shape}.")
+        return X
+
+    def _check_penalty(self):
+        if self.l1_ratio > 0:
+            raise ValueError(
+                "A kernel model has no coefficients of features for an L1 penalty to bring to 0, so l1_ratio must be "
+                f"0; got {self.l1_ratio}. Use MLRHClassifier."
+            )
+
+    def _rows(self, X, support):
+        return X[support][:, support] if self.kernel == "precomputed" else X[support]
+
+    def _form_of_scores(self, support):
+        return self.kernel, support.tolist() if self.kernel == "precomputed" else None
+
+    def _prepare(self, X, weights, C):
+        gamma = self._gamma_value(X, weights)
+        gram = self._kernel_matrix(X, X, gamma)
+        if callable(self.kernel) or self.kernel == "precomputed":
+            _check_symmetric(gram)
+            gram = 0.5 * (gram + gram.T)
+        features = GramFeatures(gram)
+        options = {"fit_intercept": self.fit_intercept, "n_jobs": self.n_jobs}
+        design = Design(features.features, weights, n_leading=features.n_leading, **options)
+        return _KernelPart(design, X, gamma, features)
+
+    def _earlier_scores(self, X):
+        return self._kernel_matrix(X, self.X_fit_, self._gamma) @ self.dual_coef_.T.astype(np.float64), self.intercept_
+
+    def _project(self, prepared, earlier):
+        scores, intercept = earlier
+        coef = prepared.features.from_scores(scores)
+        return coef, intercept + prepared.design.mean @ coef
+
+    def _warn_of_rounding(self, prepared):
+        if prepared.features.lost > 0.01 / self.C > 0:
+            warnings.warn(
+                "The kernel matrix is so unevenly scaled that rounding hides a part of it that matters at this C. "
+                "Scale the features, for example with StandardScaler.",
+                UserWarning,
+                stacklevel=5,
+            )
+
+    def _keep(self, prepared, coef, mean_score):
+        dtype = prepared.X.dtype
+        self._gamma = prepared.gamma
+        self.X_fit_ = None if self.kernel == "precomputed" else prepared.X.copy()  # a later change of X is not ours
+        self.dual_coef_ = np.ascontiguousarray(prepared.features.to_dual(coef).T).astype(dtype)
+        self.intercept_ = (mean_score - prepared.design.mean @ coef).astype(dtype)
+
+    def _share_kernel(self):
+        self._shared = _Shared()
+
+    def _scores(self, X):
+        check_is_fitted(self)
+        shared = vars(self).get("_shared")
+        given, X = X, self._validate_X(X, reset=False)
+        X = X[:, self.support_] if self.kernel == "precomputed" else X
+        n_rows, n_fitted = X.shape[0], self.dual_coef_.shape[1]
+        scores = np.empty((n_rows, len(self.dual_coef_)), X.dtype)
+
+        def work(rows):
+            scores[rows] = self._kernel_matrix(X[rows], self.X_fit_, self._gamma) @ self.dual_coef_.T + self.intercept_
+
+        if shared is not None and n_rows * n_fitted <= BLOCK_ENTRIES:
+            kernel = shared.of(given, lambda: self._kernel_matrix(X, self.X_fit_, self._gamma))
+            return (kernel @ self.dual_coef_.T + self.intercept_).astype(X.dtype, copy=False)
+        # Blocks bound the memory of the kernel matrix; the products inside have threads of their own.
+        map_blocks(work, n_rows, rows_per_block=max(1, BLOCK_ENTRIES // n_fitted), n_jobs=1)
+        return scores
+
+    def _kernel_matrix(self, X, other, gamma):
+        """Kernel values in float64: rounded to float32 the matrix would have negative eigenvalues."""
+        if self.kernel == "precomputed":
+            return np.asarray(X.toarray() if sparse.issparse(X) else X, np.float64)
+        X, other = X.astype(np.float64, copy=False), other.astype(np.float64, copy=False)
+        if callable(self.kernel):
+            return _checked_kernel(np.asarray(self.kernel(X, other), np.float64), (X.shape[0], other.shape[0]))
+        parameters = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
+        return pairwise_kernels(X, other, metric=self.kernel, filter_params=True, **parameters)
+
+    def _gamma_value(self, X, weights):
+        if isinstance(self.gamma, Real):
+            return float(self.gamma)
+        if self.gamma == "auto":
+            return 1.0 / X.shape[1]
+        return gamma_scale(X, weights)
+
+
+def gamma_scale(X, weights=None) -> float:
+    """1 / (n_features * variance of X), what gamma="scale" means; rows count by their weights."""
+    weights = np.ones(X.shape[0]) if weights is None else weights
+    mean = (weights @ X).mean() / weights.sum()
+    if sparse.issparse(X):
+        variance = (weights @ X.multiply(X)).mean() / weights.sum() - mean**2
+    else:
+        variance = (weights @ np.square(X - mean)).mean() / weights.sum()
+    return 1.0 / float(X.shape[1] * variance) if variance > 0 else 1.0
+
+
+def _check_symmetric(gram):
+    difference, largest = np.abs(gram - gram.T).max(), np.abs(gram).max()
+    if difference > 1e-8 * largest:
+        raise ValueError(
+            f"The kernel matrix must be symmetric; entries differ by up to {difference:.3g} across the diagonal, where "
+            f"the largest entry is {largest:.3g}."
+        )
+
+
+def _checked_kernel(matrix, shape):
+    if matrix.shape != shape or not np.isfinite(matrix).all():
+        got = f"shape {matrix.shape}" if matrix.shape != shape else "values that are not finite"
+        raise ValueError(f"The kernel function must return finite numbers of shape {shape}; got {got}.")
+    return matrix

@@ -1,0 +1,348 @@
+"""MLRHClassifier: scores that are linear in the features."""
+
+import warnings
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import _fit_context
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from mlrh._indicators import UNKNOWN
+from mlrh.estimators import _admissible, _targets
+from mlrh.estimators._base import MLRHBase, check_strength
+from mlrh.fitting.design import Design, GramRows, OrthogonalRows, row_space
+
+FEW_ROWS = 8  # sparse ones, whose product is made without a copy of all coefficients
+MAX_BYTES = 2**28  # of the rows that partial_fit keeps
+
+
+@dataclass(frozen=True)
+class _LinearPart:
+    """The design of X (`outer`) and the one to solve in: the same, or that of its row space."""
+
+    design: Design
+    outer: Design
+    rows: OrthogonalRows | GramRows | None
+
+
+@dataclass(frozen=True)
+class _KeptRows:
+    """Rows that stand for all that partial_fit was shown: each of them, or one in 2**level with that weight."""
+
+    X: Any
+    Y: np.ndarray
+    weights: np.ndarray
+    level: int = 0
+
+    def plus(self, X, Y, weights):
+        """These rows and more, thinned by half as often as it takes to need no more than MAX_BYTES."""
+        X = self._alike(X)
+        drawn = self._drawn(len(Y), 0.5**self.level)
+        X, Y, weights = X[drawn], Y[drawn], weights[drawn] * 2.0**self.level
+        stack = partial(sparse.vstack, format="csr") if sparse.issparse(X) else np.concatenate
+        joined = (stack([self.X, X]), np.concatenate([self.Y, Y]), np.concatenate([self.weights, weights]))
+        rows = _KeptRows(*joined, self.level)
+        while rows._n_bytes() > MAX_BYTES and len(rows.Y) > 1:
+            half = rows._drawn(len(rows.Y), 0.5)
+            rows = _KeptRows(rows.X[half], rows.Y[half], 2 * rows.weights[half], rows.level + 1)
+        return rows
+
+    def _drawn(self, n_rows, share):
+        """Numbers of about that share of rows, at least one; the same calls draw the same rows."""
+        chosen = np.flatnonzero(np.random.RandomState(len(self.Y)).random_sample(n_rows) < share)
+        return chosen if share == 1 or len(chosen) else np.arange(min(n_rows, 1))
+
+    def _alike(self, X):
+        if sparse.issparse(self.X) and not sparse.issparse(X):
+            X = sparse.csr_array(X)
+        elif sparse.issparse(X) and not sparse.issparse(self.X):
+            X = X.toarray()
+        return X.astype(self.X.dtype, copy=False)
+
+    def _n_bytes(self):
+        parts = (self.X.data, self.X.indices, self.X.indptr) if sparse.issparse(self.X) else (self.X,)
+        return sum(part.nbytes for part in (*parts, self.Y, self.weights))
+
+
+def _has_one_C(model):
+    """True, or an AttributeError that says why this model has no partial_fit."""
+    if not hasattr(model, "C"):
+        raise AttributeError("partial_fit needs one C, and this class chooses it; use MLRHClassifier with that C.")
+    return True
+
+
+class MLRHClassifier(MLRHBase):
+    """Multilabel logistic regression: one exact joint model of the whole label set, with linear scores.
+
+    P(y | x) is proportional to exp(sum_k y_k (coef_k . x + intercept_k) + b(y)) over a label space: all sets of
+    min_labels to max_labels labels, or the sets seen in training. With one class per row it is softmax regression (two
+    classes: binary logistic regression); with min_labels=0 and max_labels=n_labels it is one binary logistic regression
+    per label.
+
+    y may be an indicator matrix (array, nested list of 0 and 1, sparse matrix, or a pandas or polars DataFrame whose
+    columns name the labels), a list of label sets (sets of any labels, or tuples or lists of strings), or one class per
+    row. predict answers in the same form: an array for nested lists and Series, else the container that was given.
+
+    An indicator matrix may hold NaN (or None, or be masked) where nobody looked. The fit then maximises the probability
+    of what is known, summed over all sets that agree with it; this is no longer convex, and starts from one logistic
+    regression per label on its known entries. Automatic sizes count known ones. Observed sets come from complete rows.
+
+    Parameters
+    ----------
+    label_space : {"cardinality", "observed"}, default="cardinality"
+        "cardinality": all sets of an admissible size. "observed": the sets that training shows, each with a learned
+        bias, so that labels can attract each other.
+    min_labels, max_labels : int or "auto", default="auto"
+        Smallest and largest admissible size. "auto" takes them from the training rows, so a small training set whose
+        rows all happen to have two labels or more can never answer with one: min_labels=1 is the remedy. Rows outside
+        given sizes are an error. They don't apply to one class per row.
+    size_bias : bool, default=False
+        Learn a bias b(|y|) per size in the cardinality space. In the observed space a bias per set is always learned.
+    C : float, default=1.0
+        Inverse strength of the penalty, as in LogisticRegression: the objective is C * loss + |coef|^2 / 2; no
+        penalty where it is np.inf. Intercepts and biases are not penalised beyond what keeps them finite.
+    l1_ratio : float, default=0.0
+        Share of the L1 penalty, as in LogisticRegression: the penalty is l1_ratio |coef|_1 + (1 - l1_ratio) / 2
+        |coef|^2. Where it is not 0, coefficients of features that hardly help are exactly 0.
+    fit_intercept : bool, default=True
+    solver : {"auto", "lbfgs", "newton-cg", "mm", "prox-newton"}, default="auto"
+        "auto" is "lbfgs", or "prox-newton" where l1_ratio is not 0, which is the only one that can do that. "mm" is the
+        paper's majorisation-minimisation. All reach the same optimum, mm slowly.
+    mm_step : {"safe", "paper"}, default="safe"
+        Step of "mm": the bound that holds for all labels jointly, or the paper's, twice as long, which is allowed where
+        it can't increase the objective (cardinality space without size_bias).
+    tol : float, default=1e-7
+        Stop when the decrease still to be had is estimated below tol times the loss of the uniform distribution.
+    max_iter : int, default=1000
+    warm_start : bool, default=False
+        Start from the last fit, if it has the same features and labels. A fit that Ctrl-C interrupts then leaves what
+        it has reached, a usable model from which the next fit goes on; otherwise it leaves the model as it was.
+    decision : {"exact_match", "hamming", "f1", "jaccard"}, ("top", k) or callable, default="exact_match"
+        What predict maximises. "exact_match": the probability that the whole set is right; always a set of the label
+        space. "hamming": the expected number of right labels. "f1", "jaccard": that metric of a row's set, expected.
+        ("top", k): the right labels among k. A function f(tp, fp, fn): its expectation, see mlrh.decisions.best. All
+        but "exact_match" may answer with an empty set, or with more than max_labels labels, unless answer_sizes forbids
+        it. One class per row is always predicted as the most probable class.
+    answer_sizes : (int or None, int or None), default=None
+        Smallest and largest number of labels that predict answers with, the best within them being found. (min_labels
+        and max_labels say which sets can be true.) None: no limit. They don't apply to one class per row.
+    n_jobs : int, default=None
+        Threads over rows in the cardinality space and in products with sparse features or few labels. None: all usable
+        cores, 1 inside a joblib worker.
+    verbose : int, default=0
+        1 prints a line per iteration. `set_callbacks` takes scikit-learn's callbacks, such as ProgressBar.
+
+    Attributes
+    ----------
+    coef_ : array of shape (n_labels, n_features)
+    intercept_ : array of shape (n_labels,)
+    classes_ : array
+        Names of the labels, or the classes for one class per row (two classes have one label, the second class).
+    min_labels_, max_labels_ : int
+    size_bias_ : array of shape (n_labels + 1,)
+        Cardinality space only; zeros unless learned.
+    sets_, set_bias_ : arrays of shape (n_sets, n_labels) and (n_sets,)
+        Observed space only.
+    label_space_ : mlrh.spaces.CardinalitySpace or ObservedSpace
+    support_ : array
+        Indices of the training rows of positive weight.
+    n_iter_ : int
+    objective_ : float
+        Final value, in units of the loss.
+    history_ : array
+        The objective at the start and after every iteration.
+    n_samples_seen_, n_samples_kept_ : int
+        After partial_fit only: rows shown to it, and how many of them are kept.
+    n_features_in_, feature_names_in_
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mlrh import MLRHClassifier
+    >>> X = np.array([[0.0, 0.1], [0.2, 1.0], [1.0, 0.0], [0.9, 1.1]])
+    >>> y = [{"calm"}, {"calm", "sad"}, {"happy"}, {"happy", "sad"}]
+    >>> clf = MLRHClassifier(C=10).fit(X, y)
+    >>> [sorted(labels) for labels in clf.predict([[0.1, 0.9], [1.1, 0.1]])]
+    [['calm', 'sad'], ['happy']]
+    """
+
+    coef_: np.ndarray
+    n_samples_seen_: int
+    _kept: _KeptRows
+
+    def __init__(
+        self,
+        *,
+        label_space="cardinality",
+        min_labels="auto",
+        max_labels="auto",
+        size_bias=False,
+        C=1.0,
+        l1_ratio=0.0,
+        fit_intercept=True,
+        solver="auto",
+        mm_step="safe",
+        tol=1e-7,
+        max_iter=1000,
+        warm_start=False,
+        decision="exact_match",
+        answer_sizes=None,
+        n_jobs=None,
+        verbose=0,
+    ):
+        self.label_space = label_space
+        self.min_labels = min_labels
+        self.max_labels = max_labels
+        self.size_bias = size_bias
+        self.C = C
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.mm_step = mm_step
+        self.tol = tol
+        self.max_iter = max_iter
+        self.warm_start = warm_start
+        self.decision = decision
+        self.answer_sizes = answer_sizes
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    @available_if(_has_one_C)
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
+        """Fit to more rows: the model becomes that of `fit` to all rows shown so far, starting from the last one.
+
+        Rows are kept, up to 256 MiB of them, which is what later calls build on. Beyond that, a uniform random sample
+        stands for them, thinned by half whenever it outgrows the budget: the objective is then that of the sample,
+        scaled up, and the sizes and sets that the label space admits are those of the rows kept. The same row shown
+        twice counts twice. A call takes time for all rows kept: few large calls are cheaper than many small ones.
+
+        After `fit`, which keeps no rows, the first call begins anew; so it does with a model that was loaded from a
+        file, unless `mlrh.persistence.save` was asked to keep the rows.
+
+        Parameters
+        ----------
+        X : array-like, DataFrame or sparse matrix of shape (n_samples, n_features)
+            Converted to the type of the first call, sparse or dense, float32 or float64.
+        y : indicator matrix, list of label sets, or classes of shape (n_samples,)
+            In the form of the first call. NaN as in `fit`.
+        classes : array-like
+            Needed at the first call, unless after `fit`: all classes, for one class per row; all labels, for label
+            sets; the names of the columns, for an indicator matrix (range(n_labels) will do).
+        sample_weight : array of shape (n_samples,), optional
+            A row of weight 2 counts as the row twice, one of weight 0 as absent.
+
+        Returns
+        -------
+        self
+        """
+        self._check_penalty()
+        is_first = not hasattr(self, "_kept")
+        if is_first and hasattr(self, "n_samples_seen_"):
+            warnings.warn(
+                "The rows shown to partial_fit before were not saved with the model, so that only those shown from now "
+                "on count. To go on with all of them, save the model with keep_rows=True.",
+                UserWarning,
+                stacklevel=2,
+            )
+        form = self._declared_form(y, classes, is_first=is_first)
+        Y = form.indicator(y, partly_known=True)
+        _targets.check_same_length(X, Y)
+        if len(Y) == 0:
+            raise ValueError("X and y must have at least one row; got none. Leave empty chunks out.")
+        noting = copy(self)  # so that a call that fails leaves what is known of X
+        X = noting._validate_X(X, reset=is_first)
+        weights = _check_sample_weight(
+            sample_weight, Y, dtype=np.float64, ensure_non_negative=True, allow_all_zero_weights=True
+        )
+        check_strength(self.C, weights)
+        support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
+        before = _KeptRows(X[:0], Y[:0], weights[:0]) if is_first else self._kept
+        kept = before.plus(X[support], Y[support], weights[support])
+        _admissible.check_any(kept.weights)
+        problem = self._problem(kept.X, kept.Y, kept.weights, np.arange(len(kept.Y)), form, noting)
+        n_seen = len(Y) if is_first else self.n_samples_seen_ + len(Y)
+        self._solve(problem, warm=not is_first)
+        del self.support_  # rows are numbered within a call
+        self._kept, self.n_samples_kept_, self.n_samples_seen_ = kept, len(kept.Y), n_seen
+        return self
+
+    def _declared_form(self, y, classes, *, is_first):
+        """The form of y: declared at the first call, or that of an earlier fit, and then the same."""
+        if is_first and (classes is not None or not hasattr(self, "_targets")):
+            return _targets.declared(y, classes)
+        if classes is not None:
+            _targets.check_same(self._targets, classes)
+        return self._targets
+
+    def largest_weights(self, n: int = 10, *, feature_names=None) -> dict[Any, list[tuple[str, float]]]:
+        """The n weights of largest magnitude of each label: {label: [(feature, weight), ...]}.
+
+        feature_names overrides the names of the training columns, for example with those a pipeline's vectorizer gives.
+        """
+        check_is_fitted(self)
+        if not isinstance(n, Integral) or n < 1:
+            raise ValueError(f"n must be a positive integer; got {n!r}.")
+        if feature_names is None:
+            feature_names = getattr(self, "feature_names_in_", [f"x{d}" for d in range(self.n_features_in_)])
+        if len(feature_names) != self.n_features_in_:
+            raise ValueError(f"feature_names must have {self.n_features_in_} entries; got {len(feature_names)}.")
+        labels = self.classes_[-len(self.coef_) :].tolist()
+        order = np.argsort(-np.abs(self.coef_), axis=1, kind="stable")[:, :n]
+        return {
+            label: [(str(feature_names[d]), float(weights[d])) for d in best]
+            for label, weights, best in zip(labels, self.coef_, order, strict=True)
+        }
+
+    def _validate_X(self, X, *, reset):
+        return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+
+    def _rows(self, X, support):
+        return X[support]
+
+    def _form_of_scores(self, support):
+        return ("linear",)
+
+    def _prepare(self, X, weights, C):
+        options = {"fit_intercept": self.fit_intercept, "n_jobs": self.n_jobs}
+        outer = Design(X, weights, **options)
+        rows = row_space(outer, C) if self.l1_ratio == 0 else None  # an L1 penalty is one on coefficients of X itself
+        inner = outer if rows is None else Design(rows.features, weights, n_leading=rows.n_leading, **options)
+        return _LinearPart(inner, outer, rows)
+
+    def _earlier_scores(self, X):
+        return self.coef_.T.astype(np.float64), self.intercept_
+
+    def _project(self, prepared, earlier):
+        coef, intercept = earlier
+        inner = coef if prepared.rows is None else prepared.rows.reduce(coef)
+        return inner, intercept + prepared.outer.mean @ coef
+
+    def _keep(self, prepared, coef, mean_score):
+        coef = coef if prepared.rows is None else prepared.rows.expand(coef)
+        dtype = prepared.outer.X.dtype
+        self.coef_ = np.ascontiguousarray(coef.T).astype(dtype)
+        # With the coefficients as they are stored: their rounding times a large mean would not be small.
+        self.intercept_ = (mean_score - self.coef_ @ prepared.outer.mean).astype(dtype)
+
+    def _scores(self, X):
+        check_is_fitted(self)
+        X = self._validate_X(X, reset=False)
+        return _products(X, self.coef_.astype(X.dtype, copy=False)) + self.intercept_.astype(X.dtype, copy=False)
+
+
+def _products(X, coef):
+    """X @ coef.T; a few sparse rows are multiplied without the copy of all coefficients that the product would make."""
+    if not sparse.issparse(X) or X.shape[0] > FEW_ROWS:
+        return np.asarray(X @ coef.T)
+    products = np.empty((X.shape[0], len(coef)), X.dtype)
+    for i in range(X.shape[0]):
+        entries = slice(X.indptr[i], X.indptr[i + 1])
+        products[i] = coef[:, X.indices[entries]] @ X.data[entries]
+    return products

@@ -1,0 +1,1 @@
+"""How coefficients are found: features to scores, the objective, and its minimisers."""

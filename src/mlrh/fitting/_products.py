@@ -1,0 +1,159 @@
+"""Products with the feature matrix in threads: CSR times dense, and dense times few columns."""
+
+import numpy as np
+
+from mlrh._parallel import kernel, map_blocks
+from mlrh._simd import LANES, load, splat, store
+
+TARGET_OPERATIONS = 2_000_000  # multiplications in one block: about a millisecond
+
+
+def multiply_sparse(matrix, dense, *, n_jobs=None):
+    """matrix @ dense, (n_rows, n_columns) in the type of the matrix's data."""
+    dense = np.ascontiguousarray(dense, matrix.data.dtype)
+    result = np.empty((matrix.shape[0], dense.shape[1]), dense.dtype)
+
+    def work(rows):
+        _multiply_sparse_rows(
+            matrix.data, matrix.indices, matrix.indptr[rows.start : rows.stop + 1], dense, result[rows]
+        )
+
+    operations_per_row = matrix.nnz * dense.shape[1] / max(matrix.shape[0], 1)
+    rows_per_block = int(max(1, TARGET_OPERATIONS // max(1.0, operations_per_row)))
+    map_blocks(work, matrix.shape[0], rows_per_block=rows_per_block, n_jobs=n_jobs)
+    return result
+
+
+@kernel
+def _multiply_sparse_rows(data, indices, starts, dense, result):
+    """Four entries of a row at a time, so that the result is read and written a quarter as often."""
+    n_columns = dense.shape[1]
+    for i in range(result.shape[0]):
+        row = result[i]
+        row[:] = 0
+        entry, stop = starts[i], starts[i + 1]
+        while entry + 4 <= stop:
+            a, b, c, d = data[entry], data[entry + 1], data[entry + 2], data[entry + 3]
+            first, second = dense[indices[entry]], dense[indices[entry + 1]]
+            third, fourth = dense[indices[entry + 2]], dense[indices[entry + 3]]
+            for k in range(n_columns):
+                row[k] += (a * first[k] + b * second[k]) + (c * third[k] + d * fourth[k])
+            entry += 4
+        while entry < stop:
+            a, first = data[entry], dense[indices[entry]]
+            for k in range(n_columns):
+                row[k] += a * first[k]
+            entry += 1
+
+
+TARGET_ENTRIES = 1_000_000  # of the large matrix in one block, for each vector of columns: under a millisecond
+
+
+def multiply_thin(matrix, thin, *, n_jobs=None):
+    """matrix @ thin (n_rows, n_columns), in the type of the matrix, which is C-contiguous."""
+    n_columns = thin.shape[1]
+    result = np.empty((len(matrix), n_columns), matrix.dtype)
+    packed = _packed(thin)
+
+    def work(rows):
+        products = np.empty((len(packed), rows.stop - rows.start, LANES))
+        for group, columns in enumerate(packed):
+            _multiply_rows(matrix[rows], columns, products[group])
+        _unpack(products, result[rows])
+
+    map_blocks(work, len(matrix), rows_per_block=_rows_per_block(matrix, packed), n_jobs=n_jobs)
+    return result
+
+
+def multiply_thin_transposed(matrix, thin, *, n_jobs=None):
+    """matrix.T @ thin (n_columns of the matrix, n_columns of thin) in float64; the matrix is C-contiguous."""
+    packed = _packed(thin)
+
+    def work(rows):
+        sums = np.zeros((len(packed), matrix.shape[1], LANES))
+        for group, columns in enumerate(packed):
+            _add_transposed(matrix[rows], columns[rows], sums[group])
+        return sums
+
+    parts = map_blocks(work, len(matrix), rows_per_block=_rows_per_block(matrix, packed), n_jobs=n_jobs)
+    result = np.empty((matrix.shape[1], thin.shape[1]))
+    _unpack(sum(parts[1:], parts[0]) if parts else np.zeros((len(packed), matrix.shape[1], LANES)), result)
+    return result
+
+
+def _rows_per_block(matrix, packed):
+    """A multiple of 8, the rows that kernels take at a time; enough to keep sums small beside the rows themselves."""
+    n_groups = len(packed)
+    return int(max(8 * n_groups, TARGET_ENTRIES // max(1, 8 * matrix.shape[1] * n_groups))) * 8
+
+
+def _packed(thin):
+    """The columns in vectors, zeros behind them: (n_vectors, n_rows, LANES)."""
+    n_rows, n_columns = thin.shape
+    packed = np.zeros((-(-n_columns // LANES), n_rows, LANES))
+    for group, columns in enumerate(packed):
+        part = thin[:, group * LANES : (group + 1) * LANES]
+        columns[:, : part.shape[1]] = part
+    return packed
+
+
+def _unpack(packed, result):
+    for group, columns in enumerate(packed):
+        part = result[:, group * LANES : (group + 1) * LANES]
+        part[:] = columns[:, : part.shape[1]]
+
+
+@kernel
+def _multiply_rows(matrix, columns, products):
+    """Write matrix @ columns; eight rows at a time, so that a vector of columns is read an eighth as often."""
+    n_rows, n_entries = matrix.shape
+    for i in range(0, n_rows - 7, 8):
+        a, b, c, d, e, f, g, h = (
+            matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3],
+            matrix[i + 4], matrix[i + 5], matrix[i + 6], matrix[i + 7],
+        )  # fmt: skip
+        sum_a = sum_b = sum_c = sum_d = sum_e = sum_f = sum_g = sum_h = splat(0.0)
+        for k in range(n_entries):
+            own = load(columns, k)
+            sum_a += splat(a[k]) * own
+            sum_b += splat(b[k]) * own
+            sum_c += splat(c[k]) * own
+            sum_d += splat(d[k]) * own
+            sum_e += splat(e[k]) * own
+            sum_f += splat(f[k]) * own
+            sum_g += splat(g[k]) * own
+            sum_h += splat(h[k]) * own
+        store(products, i, sum_a)
+        store(products, i + 1, sum_b)
+        store(products, i + 2, sum_c)
+        store(products, i + 3, sum_d)
+        store(products, i + 4, sum_e)
+        store(products, i + 5, sum_f)
+        store(products, i + 6, sum_g)
+        store(products, i + 7, sum_h)
+    for i in range(n_rows - n_rows % 8, n_rows):
+        total = splat(0.0)
+        for k in range(n_entries):
+            total += splat(matrix[i, k]) * load(columns, k)
+        store(products, i, total)
+
+
+@kernel
+def _add_transposed(matrix, columns, sums):
+    """Add matrix.T @ columns; eight rows at a time, so that the sums are read and written an eighth as often."""
+    n_rows, n_entries = matrix.shape
+    for i in range(0, n_rows - 7, 8):
+        a, b, c, d, e, f, g, h = (
+            matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3],
+            matrix[i + 4], matrix[i + 5], matrix[i + 6], matrix[i + 7],
+        )  # fmt: skip
+        of_a, of_b, of_c, of_d = load(columns, i), load(columns, i + 1), load(columns, i + 2), load(columns, i + 3)
+        of_e, of_f, of_g, of_h = load(columns, i + 4), load(columns, i + 5), load(columns, i + 6), load(columns, i + 7)
+        for k in range(n_entries):
+            total = load(sums, k) + splat(a[k]) * of_a + splat(b[k]) * of_b + splat(c[k]) * of_c + splat(d[k]) * of_d
+            total = total + splat(e[k]) * of_e + splat(f[k]) * of_f + splat(g[k]) * of_g + splat(h[k]) * of_h
+            store(sums, k, total)
+    for i in range(n_rows - n_rows % 8, n_rows):
+        own = load(columns, i)
+        for k in range(n_entries):
+            store(sums, k, load(sums, k) + splat(matrix[i, k]) * own)

@@ -1,0 +1,417 @@
+"""The penalised negative log-likelihood of scores = design @ coef: value, gradient, Hessian product, majoriser.
+
+    sum_i weight_i [log Z(x_i) - sum_k y_ik s_k(x_i) - b(y_i)] + alpha/2 |coef|^2 + undetermined
+
+in units of the loss, so alpha = 1/C, or less where an L1 penalty l1 |coef|_1 comes on top. That is not smooth: values
+and derivatives leave it out, and only a solver that knows it (`proximal`) reaches the optimum.
+
+Where labels of a row are unknown, what is subtracted from log Z is the logarithm of the sum over the sets that agree
+with the row, log Z(x_i | known); the objective is then no longer convex.
+
+The parameters are one flat vector: coef (n_features, n_labels), the intercept (the mean score, see `design`), and the
+biases if they are learned. What the data may leave undetermined has a rule:
+
+* biases have a ridge BIAS_RIDGE/2 |b|^2, since the scores can absorb any a + c |y| (sizes) or a + u'y (sets). So at the
+  optimum sum b = 0 and, with an intercept, sum_j j b_j = 0 (sets: sum_s b_s y_s = 0), and a size that nobody has gets a
+  finite bias. Gradients are projected onto these conditions: along what is absorbed nothing but the ridge would pull;
+* the intercept has a ridge of INTERCEPT_RIDGE per unit of weight, which matters only where there is no finite optimum:
+  a label never or always present, or every row at the smallest or the largest admissible size.
+"""
+
+from functools import cached_property
+
+import numpy as np
+from scipy import linalg, sparse, special
+
+from mlrh._indicators import UNKNOWN
+from mlrh.fitting.metric import (
+    MAX_FACTORED,
+    CoefficientMetric,
+    LabelMetric,
+    coefficient_metric,
+    diagonal_pays,
+    reciprocals,
+)
+
+BIAS_RIDGE = 0.1
+INTERCEPT_RIDGE = 1e-10
+MIN_INDEPENDENCE = 2 / 3  # below, a label's step disturbs the others too much (measured: .76 helps, .53 hurts)
+
+
+class Objective:
+    """Convex in its parameters, a flat vector, where Y is complete; see the module for the formula and its rules.
+
+    Parameters
+    ----------
+    design : Design
+    space : LabelSpace
+    Y : array of shape (n_samples, n_labels), int8
+        Of 1, 0 and UNKNOWN; every row agrees with a set of the space.
+    alpha, l1 : float
+        Strengths of the L2 and of the L1 penalty on coef.
+    learn_bias : bool
+        Whether the biases of the space are parameters; else they stay as the space has them.
+    """
+
+    def __init__(self, design, space, Y, *, alpha, learn_bias, l1=0.0):
+        self.design, self.space, self.alpha, self.l1 = design, space, alpha, l1
+        self.n_labels = space.n_labels
+        self.n_biases = space.n_biases if learn_bias else 0
+        weights = design.weights
+        self._weights = weights if np.ptp(weights) > 0 or weights[0] != 1 else None
+        self.label_totals, self.known_totals = weights @ (Y == 1), weights @ (Y != UNKNOWN)
+        is_complete = (Y != UNKNOWN).all(axis=1)
+        self._partly_known = np.flatnonzero(~is_complete)
+        self._given = space.given(Y[self._partly_known]) if len(self._partly_known) else None
+        # The rows that are complete, and nothing in the others.
+        self.Y = Y if self._given is None else np.where(is_complete[:, None], Y, 0).astype(Y.dtype)
+        counts = space.bias_counts(Y[is_complete], weights[is_complete])
+        self._bias_counts = counts if learn_bias else np.zeros(0)
+        self._fixed_bias_loss = 0.0 if learn_bias else -float(counts @ space.bias)
+        self._target = self._pull_back(self.Y.astype(design.X.dtype), self._bias_counts)
+        absorbed = space.absorbed_biases()[:, : None if design.fit_intercept else 1]
+        self._absorbed = linalg.orth(absorbed) if learn_bias else np.zeros((0, 0))
+        self._intercept_ridge = INTERCEPT_RIDGE * design.total_weight if design.fit_intercept else 0.0
+        self._evaluated: tuple = (None, 0.0, None)  # parameters, value and gradient of the last candidate for a start
+
+    @cached_property
+    def scale(self):
+        """The loss of the uniform distribution over the sets, or over two: what a decrease is held against."""
+        return self.design.total_weight * max(self.space.log_count(), np.log(2))
+
+    @property
+    def n_operations(self):
+        """Of one product with the features."""
+        return 2 * self.design.X.size * self.n_labels
+
+    def rounding_error(self, value):
+        """What to expect of a value as rounding error: it is a sum of terms as large as those of `scale`."""
+        return 4 * float(np.finfo(self.design.X.dtype).eps) * (abs(value) + self.scale)
+
+    def split(self, parameters):
+        """coef (n_features, n_labels), intercept (n_labels,) and biases (n_biases,) as views."""
+        return _split(parameters, self.design.n_features, self.n_labels)
+
+    def start(self):
+        """Zero coefficients and biases; intercepts at the log-odds of each label's frequency."""
+        coef = np.zeros((self.design.n_features, self.n_labels))
+        frequency = self._label_frequency()
+        return self.start_from(coef, np.log(frequency) - np.log1p(-frequency), np.zeros(self.n_biases))
+
+    def start_from(self, coef, intercept, bias):
+        """Parameters joined from an earlier fit's; an intercept or biases that aren't parameters here are left out."""
+        intercept = intercept if self.design.fit_intercept else np.zeros(self.n_labels)
+        bias = bias - self._absorbed @ (self._absorbed.T @ bias) if self.n_biases else np.zeros(0)
+        return self.canonical(_join(coef, intercept, bias))
+
+    def canonical(self, parameters):
+        """The representative of equivalent parameters: centred over labels where all sets have one size.
+
+        With an L1 penalty, coefficients are shifted to where it is smallest instead.
+        """
+        if not self.space.is_shift_invariant():
+            return parameters
+        coef, intercept, bias = self.split(parameters)
+        shift = _cheapest_shift(coef, self.l1, self.alpha) if self.l1 > 0 else coef.mean(axis=1)
+        return _join(coef - shift[:, None], intercept - intercept.mean(), bias)
+
+    def space_at(self, parameters):
+        """The label space with the biases of the parameters."""
+        bias = self.split(parameters)[2]
+        return self.space.with_bias(bias) if self.n_biases else self.space
+
+    def value(self, parameters):
+        return self.value_and_gradient(parameters)[0]
+
+    def value_and_gradient(self, parameters):
+        """The objective and its gradient: marginals - Y, pulled back through the design.
+
+        In rows that are partly known, the marginals given what is known take the place of Y.
+        """
+        evaluated, self._evaluated = self._evaluated, (None, 0.0, None)
+        if evaluated[0] is parameters:
+            return evaluated[1:]
+        scores, expectations = self._expectations(parameters)
+        if self._given is None:
+            scores = None  # as large as the marginals, and not needed any more
+        return self._value_and_gradient(parameters, scores, expectations)
+
+    def with_curvatures(self, parameters):
+        """value_and_gradient, and curvatures: of single scores, what misfit adds to them, and of single biases.
+
+        Those of scores (n_samples, n_labels) are the variances of the labels times the weights, as if nothing were
+        known of a row, those of biases bounds of their variances. Misfit is how much steeper the secant is that would
+        bring a score to about the other side of 0, where the label is a surprise.
+        """
+        scores, expectations = self._expectations(parameters)
+        _, marginals, bias_mean = expectations
+        variances = marginals * (1 - marginals)
+        value, gradient = self._value_and_gradient(parameters, scores, expectations)
+        misfit = np.maximum(np.abs(marginals) / (np.abs(scores) + 2) - variances, 0)
+        if self._weights is not None:
+            weights = self._weights[:, None].astype(variances.dtype)
+            variances, misfit = variances * weights, misfit * weights
+        return value, gradient, variances, misfit, self._biases(bias_mean)
+
+    def l1_penalty(self, parameters):
+        """The part of the penalised objective that values and derivatives leave out."""
+        return self.l1 * float(np.abs(self.split(parameters)[0]).sum())
+
+    def penalised_value(self, parameters):
+        """The whole objective, infinite where it is not a number; kept for a solver that starts at these parameters."""
+        value, gradient = self.value_and_gradient(parameters)
+        self._evaluated = parameters, value, gradient
+        value += self.l1_penalty(parameters)
+        return value if np.isfinite(value) else np.inf
+
+    @property
+    def ridges(self):
+        """The strength of the L2 penalty on each parameter."""
+        return self._ridged(np.ones(len(self._target)))
+
+    def determined(self, direction):
+        """The direction without its part along the biases that scores absorb."""
+        return self._determined(direction.copy())
+
+    def _expectations(self, parameters):
+        """Scores, and what the space says of them."""
+        coef, intercept, _ = self.split(parameters)
+        scores = self.design.scores(coef, intercept)
+        return scores, self.space_at(parameters).expectations(scores, self.design.weights)
+
+    def _value_and_gradient(self, parameters, scores, expectations):
+        """`value_and_gradient`; the marginals among the expectations are changed."""
+        log_partition, marginals, bias_mean = expectations
+        weights = self.design.weights
+        loss = weights @ log_partition.astype(np.float64) - parameters @ self._target
+        marginals -= self.Y
+        if self._given is not None:
+            rows = self._partly_known
+            log_known, expected, known_bias_mean = self._given_at(parameters).expectations(scores[rows], weights[rows])
+            loss -= weights[rows] @ log_known.astype(np.float64)
+            marginals[rows] -= expected
+            bias_mean = bias_mean - known_bias_mean
+        pulled = self._ridged(parameters)
+        value = loss + self._fixed_bias_loss + 0.5 * parameters @ pulled
+        pulled += self._pull_back(marginals, self._biases(bias_mean) - self._bias_counts)
+        return float(value), self._determined(pulled)
+
+    def hessian(self, parameters):
+        """The function direction -> Hessian @ direction at the parameters."""
+        coef, intercept, _ = self.split(parameters)
+        scores, weights, rows = self.design.scores(coef, intercept), self.design.weights, self._partly_known
+        space, given = self.space_at(parameters), self._given_at(parameters)
+
+        def product(direction):
+            d_coef, d_intercept, d_bias = self.split(direction)
+            d_scores = self.design.scores(d_coef, d_intercept)
+            moved_bias = d_bias if self.n_biases else np.zeros(space.n_biases)
+            d_marginals, d_bias_mean = space.curvature(scores, d_scores, moved_bias, weights)
+            if given is not None:
+                d_expected, d_known = given.curvature(scores[rows], d_scores[rows], moved_bias, weights[rows])
+                d_marginals[rows] -= d_expected
+                d_bias_mean = d_bias_mean - d_known
+            pulled = self._pull_back(d_marginals, self._biases(d_bias_mean))
+            pulled += self._ridged(direction)
+            return self._determined(pulled)
+
+        return product
+
+    def curvature_bound(self):
+        """c such that the Hessian is at most c (gram (x) I) plus the ridges, whatever the parameters.
+
+        What is known of a row only takes a covariance away, so the bound of complete rows holds for all.
+        """
+        return self.space.curvature_bound(moving_bias=self.n_biases > 0)
+
+    def typical_curvature(self):
+        """Mean over labels of p (1 - p) at the labels' frequencies: what the covariances are like."""
+        return float(self._own_curvatures().mean())
+
+    def decrease_bound(self, gradient):
+        """What the value can still decrease by at most: half the squared gradient over the ridges, which bend it alike.
+
+        Only the intercept has hardly any: it is taken to bend a tenth as much as at the labels' frequencies. Infinite
+        where that tells nothing: without a ridge; where labels are unknown, which leaves more than one optimum; and
+        where sizes hardly vary, so that intercepts may shift together.
+        """
+        if self.alpha == 0 or self._given is not None or self._independence < 0.2:
+            return np.inf
+        coef, intercept, bias = self.split(gradient)
+        of_intercept = reciprocals(0.1 * self.design.total_weight * self._own_curvatures())
+        squares = np.square(coef).sum() / self.alpha + np.square(bias).sum() / BIAS_RIDGE
+        return 0.5 * float(squares + np.square(intercept) @ of_intercept)
+
+    def n_blocks(self):
+        """n_labels where the Hessian hardly couples labels, so that solvers may take each for itself; else 1.
+
+        Labels are interleaved: entry i of the parameters belongs to label i % n_labels. Told by the model at the start.
+        """
+        return self.n_labels if not self.n_biases and self._independence > MIN_INDEPENDENCE else 1
+
+    @cached_property
+    def _independence(self):
+        return self.space.independence(self.split(self.start())[1])
+
+    def majoriser(self, curvature):
+        """`metric`, or an error where the full matrix it takes to bound the Hessian is too large to factorise."""
+        if self.design.n_features > MAX_FACTORED:
+            raise ValueError(
+                f"solver='mm' factorises a square matrix of at most {MAX_FACTORED} rows; got {self.design.n_features} "
+                "features. Use solver='lbfgs'."
+            )
+        return self.metric(curvature)
+
+    def metric(self, curvature=None, *, at=None):
+        """The function that solves with curvature * (gram (x) I) plus the ridges.
+
+        Without a curvature it is the typical one, with as much of gram as is worth its price; where that is only the
+        diagonal because X is sparse, each label's own, which a diagonal has for free. At parameters that know of the
+        data, it is the curvature there, row by row, as far as that is worth its price.
+        """
+        if at is not None and self.alpha > 0 and self.split(at)[0].any():
+            return self._metric_at(at)
+        if curvature is None:
+            return self._solver(self._usual_metric, self.design.total_weight * self._own_curvatures())
+        own = np.full(self.n_labels, curvature)
+        coefficients = coefficient_metric(self.design, curvature=curvature, alpha=self.alpha)
+        return self._solver(coefficients, self.design.total_weight * own)
+
+    @property
+    def renews_cheaply(self):
+        """Whether a metric at other parameters costs no more than a few evaluations."""
+        return self.alpha > 0 and sparse.issparse(self.design.X)
+
+    @cached_property
+    def _usual_metric(self):
+        """The metric of coefficients at the start."""
+        typical, n_leading = self.typical_curvature(), None
+        # The recurrence and its adjoint take 2 to 3 operations for each size, as do listed sets.
+        if self.alpha > 0 and diagonal_pays(self.design, 2.5 * self.space.n_biases):
+            typical = self._own_curvatures()
+        elif self.alpha > 0:
+            n_leading = self.design.n_leading
+        return coefficient_metric(self.design, curvature=typical, alpha=self.alpha, n_leading=n_leading)
+
+    def _metric_at(self, parameters):
+        """The metric by the curvature of every row at the parameters.
+
+        Dense features have a matrix for each label, or one for all; sparse ones the correlations of the usual metric,
+        and diagonals of their own.
+        """
+        curvatures = self._curvatures(parameters)
+        return self._solver(self._coefficients_with(curvatures), curvatures.sum(axis=0, dtype=np.float64))
+
+    def _curvatures(self, parameters):
+        """Variances and misfit of `with_curvatures` together, in as few arrays as can be."""
+        secants, (_, marginals, _) = self._expectations(parameters)
+        variances = marginals * (1 - marginals)
+        marginals -= self.Y
+        np.abs(secants, out=secants)
+        secants += 2
+        np.divide(np.abs(marginals, out=marginals), secants, out=secants)
+        np.maximum(variances, secants, out=variances)
+        if self._weights is not None:
+            variances *= self._weights[:, None].astype(variances.dtype)
+        return variances
+
+    def _coefficients_with(self, curvatures):
+        if sparse.issparse(self.design.X) or self.design.n_features > MAX_FACTORED:
+            return self._usual_metric.with_diagonals(self.design.squared_norms_by_label(curvatures) + self.alpha)
+        if LabelMetric.pays(self.design, self.n_labels):
+            own = LabelMetric.at(self.design, curvatures=curvatures, alpha=self.alpha)
+            if own is not None:
+                return own
+        rows = curvatures.mean(axis=1, dtype=np.float64)
+        options = {"alpha": self.alpha, "n_leading": self.design.n_leading, "rows": rows}
+        return CoefficientMetric(self.design, curvature=1.0, **options)
+
+    def _solver(self, coefficients, of_intercept):
+        """The function that solves with a metric of coefficients and the curvatures of the intercept (n_labels,)."""
+        intercept_inverse = reciprocals(of_intercept + self._intercept_ridge)
+        bias_inverse = 1.0 / (np.mean(of_intercept) + BIAS_RIDGE)
+        shape = self.design.n_features, self.n_labels
+
+        def solve(gradient):  # which must not keep the objective in memory
+            coef, intercept, bias = _split(gradient, *shape)
+            return _join(coefficients.solve(coef), intercept * intercept_inverse, bias * bias_inverse)
+
+        return solve
+
+    def _ridged(self, vector):
+        """The vector times the strength of the L2 penalty on each parameter."""
+        result = self.alpha * vector
+        _, intercept, bias = self.split(vector)
+        _, of_intercept, of_bias = self.split(result)
+        of_intercept[:], of_bias[:] = self._intercept_ridge * intercept, BIAS_RIDGE * bias
+        return result
+
+    def _given_at(self, parameters):
+        """The same for the rows that are partly known, given what is known of them; None if there are none."""
+        bias = self.split(parameters)[2]
+        return self._given.with_bias(bias) if self._given is not None and self.n_biases else self._given
+
+    def _own_curvatures(self):
+        """p (1 - p) at the frequency of each label."""
+        frequency = self._label_frequency()
+        return frequency * (1.0 - frequency)
+
+    def _label_frequency(self):
+        """Weighted share of the rows that have each label among those where it is known, kept away from 0 and 1.
+
+        A label that all rows have, or none, is where the ridge of its intercept b balances its odds: at exp(-|b|) =
+        INTERCEPT_RIDGE |b|.
+        """
+        frequency = (self.label_totals + 0.5) / (self.known_totals + 1.0)
+        rare = INTERCEPT_RIDGE * float(special.lambertw(1.0 / INTERCEPT_RIDGE).real)
+        frequency[self.label_totals == 0] = rare
+        frequency[self.label_totals == self.known_totals] = 1.0 - rare
+        frequency[self.known_totals == 0] = 0.5
+        return frequency
+
+    def _pull_back(self, residuals, bias):
+        """Gradient in the parameters of what has these gradients in the scores, per unit of weight, and the biases."""
+        if self._weights is not None:
+            residuals = residuals * self._weights[:, None].astype(residuals.dtype)
+        coef, intercept = self.design.pull_back(residuals)
+        return _join(coef, intercept, bias)
+
+    def _biases(self, values):
+        return values if self.n_biases else np.zeros(0)
+
+    def _determined(self, gradient):
+        """The gradient without its part along the biases that scores absorb, changed in place."""
+        bias = self.split(gradient)[2]
+        bias -= self._absorbed @ (self._absorbed.T @ bias)
+        return gradient
+
+
+def _split(parameters, n_features, n_labels):
+    n_coef = n_features * n_labels
+    coef = parameters[:n_coef].reshape(n_features, n_labels)
+    return coef, parameters[n_coef : n_coef + n_labels], parameters[n_coef + n_labels :]
+
+
+def _join(coef, intercept, bias):
+    return np.concatenate([coef.ravel(), intercept, bias])
+
+
+def _cheapest_shift(coef, l1, alpha):
+    """For each feature the t that minimises the sum over labels of l1 |coef - t| + alpha/2 (coef - t)^2; l1 > 0.
+
+    The derivative grows from one coefficient to the next, so that the first at which it has passed 0 tells where the
+    minimum lies: there, or before it. Where a whole interval is best, the end nearer to 0.
+    """
+    n_labels, each = coef.shape[1], np.arange(len(coef))
+    ordered, total = np.sort(coef, axis=1), coef.sum(axis=1)
+    n_below = np.arange(n_labels)
+    pull = alpha * (n_labels * ordered - total[:, None])
+    passed = np.argmax(l1 * (2 * n_below + 2 - n_labels) + pull >= 0, axis=1)
+    shift = ordered[each, passed]
+    if alpha > 0:
+        between = (total - l1 * (2 * passed - n_labels) / alpha) / n_labels
+        return np.where(between < shift, between, shift)
+    if n_labels % 2 == 0:
+        other = ordered[each, passed + 1]
+        shift = np.where(np.abs(other) < np.abs(shift), other, shift)
+    return shift

@@ -1,0 +1,133 @@
+"""Compiled coordinate descent on the penalised quadratic model of one label; coefficients are changed in place.
+
+The model of a move d of a label's coefficients, and of an offset to its scores, with weights v of the rows x,
+
+    gradient'd + 1/2 sum_i v_i (d'x_i + offset)^2 + alpha/2 |d|^2 + l1 |coef + d|_1
+
+is minimised in one coordinate after the other. The offset, which no L1 penalty holds, is at its optimum throughout.
+Columns of x lie one after the other: `data[starts[j]:starts[j + 1]]`, in the rows `indices[starts[j]:starts[j + 1]]`
+or, where indices are empty, in all rows. Knows nothing of labels or probabilities.
+"""
+
+import numpy as np
+from numba import njit
+from scipy import sparse
+
+from mlrh._parallel import kernel
+
+
+def columns_of(X):
+    """The columns of X, dense or sparse, in the form that `descend` takes: data, indices, starts."""
+    if sparse.issparse(X):
+        stored = sparse.csc_array(X)
+        return stored.data, stored.indices, stored.indptr.astype(np.int64)
+    starts = np.arange(X.shape[1] + 1, dtype=np.int64) * X.shape[0]
+    return np.ascontiguousarray(X.T).ravel(), np.empty(0, np.int32), starts
+
+
+@kernel
+def descend(columns, members, weights, coef, gradient, intercept, penalties, limits):
+    """The offset, and the decrease of the model; coef (n_features,) is moved within members.
+
+    Parameters
+    ----------
+    columns : (data, indices, starts)
+    members : indices of the coordinates that may move
+    weights : array (n_samples,), v
+    gradient : array (n_features,), of all but the L1 penalty at the start
+    intercept : (gradient of the offset, what its ridge adds to the sum of v); infinite without an intercept
+    penalties : (l1, alpha)
+    limits : (max_sweeps, share)
+        Ends after so many sweeps, or where one over all members gains less than this share of all gains.
+    """
+    data, indices, starts = columns
+    n_members, residual = len(members), np.zeros(len(weights))
+    means, squares, slopes = np.empty(n_members), np.empty(n_members), np.empty(n_members)
+    for m in range(n_members):
+        first, last = starts[members[m]], starts[members[m] + 1]
+        means[m], squares[m] = _moments(data, indices, first, last, weights)
+        slopes[m] = gradient[members[m]] - penalties[1] * coef[members[m]]
+    mass = weights.sum() + intercept[1]
+    inverse = 1.0 / mass if mass > 0.0 else 0.0
+    offset, total, is_full = -intercept[0] * inverse, 0.5 * intercept[0] ** 2 * inverse, True
+    for _ in range(limits[0]):
+        gained = 0.0
+        for m in range(n_members):
+            j = members[m]
+            if not is_full and coef[j] == 0.0:
+                continue
+            curvature = max(squares[m] - means[m] ** 2 * inverse, 1e-12 * squares[m]) + penalties[1]
+            first, last = starts[j], starts[j + 1]
+            slope = slopes[m] + _product(data, indices, first, last, residual) + means[m] * offset
+            moved, gain = _minimised(coef[j], slope + penalties[1] * coef[j], curvature, penalties[0])
+            if moved != coef[j]:
+                _add(data, indices, first, last, weights, moved - coef[j], residual)
+                offset -= (moved - coef[j]) * means[m] * inverse
+                coef[j] = moved
+                gained += gain
+        total += gained
+        if gained <= limits[1] * total:
+            if is_full:
+                break
+            is_full = True
+        else:
+            is_full = False
+    return offset, total
+
+
+@kernel
+def _minimised(coef, slope, curvature, l1):
+    """The minimum over one coordinate, and by how much it lies below the present value."""
+    if curvature == 0.0:
+        return (0.0, l1 * abs(coef)) if abs(slope) < l1 else (coef, 0.0)
+    target = curvature * coef - slope
+    moved = np.sign(target) * max(abs(target) - l1, 0.0) / curvature
+    step = moved - coef
+    return moved, -(slope * step + 0.5 * curvature * step**2 + l1 * (abs(moved) - abs(coef)))
+
+
+# Sums may be taken in any order, so that they can be taken several terms at a time.
+_any_order = njit(nogil=True, fastmath={"reassoc", "contract"})
+
+
+@_any_order
+def _product(data, indices, first, last, values):
+    """Inner product of a column with values (n_samples,)."""
+    column, total = data[first:last], 0.0
+    if len(indices) == 0:
+        for i in range(len(column)):
+            total += column[i] * values[i]
+        return total
+    rows = indices[first:last]
+    for i in range(len(column)):
+        total += column[i] * values[rows[i]]
+    return total
+
+
+@_any_order
+def _moments(data, indices, first, last, weights):
+    """Weighted sums of a column and of its squares."""
+    column, total, squares = data[first:last], 0.0, 0.0
+    if len(indices) == 0:
+        for i in range(len(column)):
+            total += weights[i] * column[i]
+            squares += weights[i] * column[i] * column[i]
+        return total, squares
+    rows = indices[first:last]
+    for i in range(len(column)):
+        total += weights[rows[i]] * column[i]
+        squares += weights[rows[i]] * column[i] * column[i]
+    return total, squares
+
+
+@_any_order
+def _add(data, indices, first, last, weights, step, residual):
+    """Add step * weights * column to the residual."""
+    column = data[first:last]
+    if len(indices) == 0:
+        for i in range(len(column)):
+            residual[i] += step * weights[i] * column[i]
+        return
+    rows = indices[first:last]
+    for i in range(len(column)):
+        residual[rows[i]] += step * weights[rows[i]] * column[i]

@@ -1,0 +1,1 @@
+"""Compiled recurrences over label sets: arrays in, arrays out."""

@@ -1,0 +1,255 @@
+"""The three recurrences that a fit repeats, eight rows at a time: sizes, expectations, curvature.
+
+The same sums and the same contract as in `tilted`: rows marked in `todo` are worked on, each with its entry of
+`tilts`, and the mark is cleared where the total is safe. The lanes of a vector are rows, so no sum runs across lanes
+and each row's result, for its tilt, is that of the row alone. Entry (k, j) of a table is its row k * n_sizes + j.
+"""
+
+import math
+
+import numpy as np
+
+from mlrh._parallel import kernel
+from mlrh._simd import LANES, exp_minus_abs, lane, load, minimum, splat, store, where_positive
+from mlrh.spaces._kernels.plain import SAFE_TOTAL, fill_weights
+
+# Rows of `scales`, one entry per lane: what a total is to be multiplied by, as a logarithm and a factor beside it; the
+# tilts; and the tilts that the weights were filled with, and the logarithms of the heaviest of them.
+LOG_SCALE, FACTOR, TILT, WEIGHT_TILT, HEAVIEST = range(5)
+
+
+@kernel
+def sizes(scores, size_bias, todo, tilts, log_partition, pmf):
+    """Write the log-partition (n_rows,) and the probabilities of the sizes (n_rows, max_labels + 1)."""
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights, scales = buffers(n_labels, n_sizes)
+    mass, shares = np.empty((2 * n_sizes, LANES)), np.empty((n_sizes, LANES))
+    rows, group = np.flatnonzero(todo), np.empty(LANES, np.int64)
+    for first in range(0, len(rows), LANES):
+        begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales)
+        total = fill_mass(on, off, weights, mass, n_sizes)
+        last = (n_labels % 2) * n_sizes
+        for j in range(n_sizes):
+            store(shares, j, load(weights, j) * load(mass, last + j) / total)
+        finish(rows, first, total, scales, todo, log_partition)
+        scatter(shares, group, todo, pmf)
+
+
+@kernel
+def expectations(scores, size_bias, todo, tilts, log_partition, marginals, pmf):
+    """Write the log-partition, the marginals (n_rows, n_labels) and the probabilities of the sizes.
+
+    marginals_k = on_k sum_j prefix_{k-1}[j-1] suffix_k[j], where suffix is the adjoint of the recurrence:
+    suffix_{k-1}[j] = off_k suffix_k[j] + on_k suffix_k[j+1], starting from weights / total.
+    """
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights, scales = buffers(n_labels, n_sizes)
+    prefix, suffix = np.empty(((n_labels + 1) * n_sizes, LANES)), np.empty((n_sizes + 1, LANES))
+    rows, group = np.flatnonzero(todo), np.empty(LANES, np.int64)
+    for first in range(0, len(rows), LANES):
+        begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales)
+        total = fill_mass(on, off, weights, prefix, n_sizes)
+        for j in range(n_sizes):
+            store(suffix, j, load(weights, j) / total)
+        store(suffix, n_sizes, splat(0.0))
+        finish(rows, first, total, scales, todo, log_partition)
+        _scatter_products(suffix, prefix, n_labels * n_sizes, group, todo, pmf)
+        fill_marginals(on, off, prefix, suffix, n_sizes)
+        scatter(on, group, todo, marginals)
+
+
+@kernel
+def curvature(scores, size_bias, direction, bias_direction, todo, tilts, d_marginals, d_pmf):
+    """Write the covariances of the labels and of the sizes with u(y) = direction'y + bias_direction[|y|].
+
+    These are the derivatives of marginals and pmf along (direction, bias_direction). Both recurrences carry the first
+    moment of u beside the mass: prefix_u_k[j] = off_k prefix_u[j] + on_k (prefix_u[j-1] + direction_k prefix[j-1]), the
+    tables on the right being those of label k - 1.
+    """
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights, scales = buffers(n_labels, n_sizes)
+    prefix, prefix_u = np.empty(((n_labels + 1) * n_sizes, LANES)), np.empty(((n_labels + 1) * n_sizes, LANES))
+    suffix, suffix_u = np.empty((n_sizes + 1, LANES)), np.empty((n_sizes + 1, LANES))
+    step, moments, unused = np.empty((n_labels, LANES)), np.empty((n_sizes, LANES)), np.empty(scores.shape[0])
+    rows, group = np.flatnonzero(todo), np.empty(LANES, np.int64)
+    for first in range(0, len(rows), LANES):
+        begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales)
+        gather(direction, group, step)
+        total = fill_mass(on, off, weights, prefix, n_sizes)
+        fill_moments(on, off, step, prefix, prefix_u, n_sizes)
+        mean = splat(0.0)
+        last = n_labels * n_sizes
+        for j in range(n_sizes):
+            share = load(weights, j) / total
+            share_u = share * splat(bias_direction[j])
+            store(suffix, j, share)
+            store(suffix_u, j, share_u)
+            moment = share * load(prefix_u, last + j) + share_u * load(prefix, last + j)
+            store(moments, j, moment)
+            mean = mean + moment
+        for j in range(n_sizes):
+            store(moments, j, load(moments, j) - mean * load(suffix, j) * load(prefix, last + j))
+        store(suffix, n_sizes, splat(0.0))
+        store(suffix_u, n_sizes, splat(0.0))
+        finish(rows, first, total, scales, todo, unused)
+        scatter(moments, group, todo, d_pmf)
+        fill_covariances(on, off, step, mean, prefix, prefix_u, suffix, suffix_u, n_sizes)
+        scatter(on, group, todo, d_marginals)
+
+
+@kernel
+def buffers(n_labels, n_sizes):
+    """on, off (n_labels, LANES), weights (n_sizes, LANES) and scales (5, LANES), not filled."""
+    scales = np.full((5, LANES), np.nan)
+    return np.empty((n_labels, LANES)), np.empty((n_labels, LANES)), np.empty((n_sizes, LANES)), scales
+
+
+@kernel
+def begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales):
+    """Fill group with the next rows, the last one repeated, then on, off, weights and their scale."""
+    for v in range(LANES):
+        group[v] = rows[min(first + v, len(rows) - 1)]
+        scales[TILT, v] = tilts[group[v]]
+    gather(scores, group, on)
+    _fill_odds(on, off, scales)
+    for v in range(LANES):
+        # Nearly all lanes keep the tilt of the group before, which spares the exponentials.
+        if scales[TILT, v] != scales[WEIGHT_TILT, v]:
+            scales[WEIGHT_TILT, v] = scales[TILT, v]
+            scales[HEAVIEST, v] = fill_weights(size_bias, scales[TILT, v], weights[:, v])
+        scales[LOG_SCALE, v] += scales[HEAVIEST, v]
+
+
+@kernel
+def _fill_odds(on, off, scales):
+    """Probabilities of each label in and out, on holding the scores before; writes -sum_k log off_k to scales."""
+    one, zero, tilt = splat(1.0), splat(0.0), load(scales, TILT)
+    log_scale, product = zero, one
+    scales[LOG_SCALE] = 0.0
+    for k in range(on.shape[0]):
+        x = load(on, k) + tilt
+        small = exp_minus_abs(x)
+        likely = one / (one + small)
+        unlikely = small * likely
+        store(on, k, where_positive(x, likely, unlikely))
+        store(off, k, where_positive(x, unlikely, likely))
+        log_scale = log_scale + where_positive(x, x, zero)
+        product = product * (one + small)
+        # One logarithm per 512 factors, each at most 2.
+        if k % 512 == 511:
+            for v in range(LANES):
+                scales[LOG_SCALE, v] += math.log(lane(product, v))
+            product = one
+    for v in range(LANES):
+        scales[LOG_SCALE, v] += lane(log_scale, v)
+    store(scales, FACTOR, product)
+
+
+@kernel
+def fill_mass(on, off, weights, mass, n_sizes):
+    """Run the recurrence over all labels; returns the total weight.
+
+    mass holds the pmf f after k labels from row (k % depth) * n_sizes on: a depth of n_labels + 1 keeps the whole
+    table, two only the last step. After k labels, entries beyond j = k are not written.
+    """
+    n_labels, depth = on.shape[0], mass.shape[0] // n_sizes
+    store(mass, 0, splat(1.0))
+    for k in range(n_labels):
+        label_on, label_off = load(on, k), load(off, k)
+        here, there = (k % depth) * n_sizes, ((k + 1) % depth) * n_sizes
+        before = load(mass, here)
+        store(mass, there, label_off * before)
+        for j in range(1, min(n_sizes, k + 1)):
+            same = load(mass, here + j)
+            store(mass, there + j, label_off * same + label_on * before)
+            before = same
+        if k + 1 < n_sizes:
+            store(mass, there + k + 1, label_on * before)
+    total = splat(0.0)
+    last = (n_labels % depth) * n_sizes
+    for j in range(n_sizes):
+        total = total + load(weights, j) * load(mass, last + j)
+    return total
+
+
+@kernel
+def fill_marginals(on, off, prefix, suffix, n_sizes):
+    """Replace on by the marginals; suffix goes back to the first label."""
+    one = splat(1.0)
+    for k in range(on.shape[0] - 1, -1, -1):
+        label_on, label_off, overlap = load(on, k), load(off, k), splat(0.0)
+        here = load(suffix, 0)
+        for j in range(min(n_sizes, k + 1)):
+            up = load(suffix, j + 1)
+            overlap = overlap + load(prefix, k * n_sizes + j) * up
+            store(suffix, j, label_off * here + label_on * up)
+            here = up
+        store(on, k, minimum(label_on * overlap, one))
+
+
+@kernel
+def fill_moments(on, off, step, prefix, prefix_u, n_sizes):
+    store(prefix_u, 0, splat(0.0))
+    for k in range(on.shape[0]):
+        label_on, label_off, label_step = load(on, k), load(off, k), load(step, k)
+        here, there = k * n_sizes, (k + 1) * n_sizes
+        mass, moment = load(prefix, here), load(prefix_u, here)
+        store(prefix_u, there, label_off * moment)
+        for j in range(1, min(n_sizes, k + 1)):
+            same, same_u = load(prefix, here + j), load(prefix_u, here + j)
+            store(prefix_u, there + j, label_off * same_u + label_on * (moment + label_step * mass))
+            mass, moment = same, same_u
+        if k + 1 < n_sizes:
+            store(prefix_u, there + k + 1, label_on * (moment + label_step * mass))
+
+
+@kernel
+def fill_covariances(on, off, step, mean, prefix, prefix_u, suffix, suffix_u, n_sizes):
+    """Replace on by the covariances of the labels with u, whose mean is given."""
+    for k in range(on.shape[0] - 1, -1, -1):
+        label_on, label_off, label_step = load(on, k), load(off, k), load(step, k)
+        centred, overlap = label_step - mean, splat(0.0)
+        here, here_u = load(suffix, 0), load(suffix_u, 0)
+        for j in range(min(n_sizes, k + 1)):
+            up, up_u, entry = load(suffix, j + 1), load(suffix_u, j + 1), k * n_sizes + j
+            overlap = overlap + load(prefix, entry) * (up_u + centred * up) + load(prefix_u, entry) * up
+            store(suffix, j, label_off * here + label_on * up)
+            store(suffix_u, j, label_off * here_u + label_on * (up_u + label_step * up))
+            here, here_u = up, up_u
+        store(on, k, label_on * overlap)
+
+
+@kernel
+def finish(rows, first, total, scales, todo, log_partition):
+    """Clear the marks of the rows whose total is safe and write their log-partition."""
+    for v in range(min(LANES, len(rows) - first)):
+        mass = lane(total, v)
+        if mass >= SAFE_TOTAL:
+            todo[rows[first + v]] = False
+            # One logarithm for both: they are at least 1e-240 and at most 2**512.
+            log_partition[rows[first + v]] = scales[LOG_SCALE, v] + math.log(mass * scales[FACTOR, v])
+
+
+@kernel
+def gather(matrix, group, lanes):
+    for v in range(LANES):
+        for k in range(matrix.shape[1]):
+            lanes[k, v] = matrix[group[v], k]
+
+
+@kernel
+def scatter(lanes, group, todo, matrix):
+    """Write lanes to the rows of the group that are done."""
+    for v in range(LANES):
+        if not todo[group[v]]:
+            for k in range(matrix.shape[1]):
+                matrix[group[v], k] = lanes[k, v]
+
+
+@kernel
+def _scatter_products(lanes, table, first, group, todo, matrix):
+    """Write the products of lanes and of the rows of a table from first on to the rows of the group that are done."""
+    for v in range(LANES):
+        if not todo[group[v]]:
+            for k in range(matrix.shape[1]):
+                matrix[group[v], k] = lanes[k, v] * table[first + k, v]

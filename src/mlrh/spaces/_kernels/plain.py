@@ -1,0 +1,346 @@
+"""Compiled recurrences of the cardinality space in plain floating point: blocks of rows in, arrays written in place.
+
+A row's distribution is exp(sum_k y_k scores_k + size_bias[|y|]) / Z; `size_bias` has max_labels + 1 entries, -inf for
+a size that is not admissible. One row costs O(n_labels * max_labels) in time and memory.
+
+The sums over sets come from the pmf of a sum of independent Bernoulli(on_k), on_k = sigmoid(scores_k + tilt), whose
+recurrence f_j <- f_j off_k + f_{j-1} on_k adds positive numbers below 1: it can't overflow and nothing cancels. Size j
+then weighs f_j exp(size_bias[j] - tilt j), scaled so that the largest factor is 1. Underflow costs an f_j far less
+than 1e-260, so a row whose weights sum to SAFE_TOTAL is exact under any tilt.
+
+Kernels work on the rows marked in `todo`, each with its entry of `tilts`, and clear the mark where the total is safe. A
+tilt of 0 does for most rows, `towards_mode` for nearly all others; the rest is for `scaled`. What a fit repeats is in
+`lanes`, eight rows at a time; here is what is asked less often, row by row.
+"""
+
+import math
+
+import numpy as np
+
+from mlrh._parallel import kernel
+from mlrh.spaces._kernels.entropy import entropy_of_choice, entropy_of_pmf
+from mlrh.spaces._kernels.ranking import mode_size
+
+SAFE_TOTAL = 1e-240
+
+
+def towards_mode(scores, size_bias, todo, tilts):
+    """Write tilts that bring the expected number of labels near the size of the most probable set, for rows todo."""
+    descending = -np.sort(-scores[todo], axis=1)
+    tilts[todo] = _bisected_tilts(descending, size_bias)
+
+
+@kernel
+def fill_weights(size_bias, tilt, weights):
+    """Weights exp(size_bias[j] - tilt j) over the heaviest of them; returns the logarithm of the heaviest."""
+    heaviest = _heaviest_size(size_bias, tilt)
+    for j in range(size_bias.shape[0]):
+        weights[j] = math.exp(_log_size_weight(size_bias, tilt, j, heaviest))
+    return size_bias[heaviest] - tilt * heaviest
+
+
+@kernel
+def log_prob(scores, size_bias, sets, todo, tilts, log_probs):
+    """Write the log-probability of each of sets (n_rows, n_sets, n_labels); -inf for a size that isn't admissible.
+
+    Adds up the logarithms of on_k and off_k, which are small for a probable set, and never takes the difference of
+    two large numbers.
+    """
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
+    mass = np.empty((2, n_sizes))
+    for i in range(scores.shape[0]):
+        if not todo[i]:
+            continue
+        total, _ = _tilted_mass(scores[i], size_bias, tilts[i], on, off, weights, mass)
+        todo[i] = total < SAFE_TOTAL
+        if todo[i]:
+            continue
+        likeliest = _log_prob_of_likeliest(scores[i], tilts[i]) - math.log(total)
+        heaviest = _heaviest_size(size_bias, tilts[i])
+        for s in range(sets.shape[1]):
+            log_probs[i, s] = -np.inf
+            size = 0
+            distance, rest = 0.0, 0.0
+            for k in range(n_labels):
+                size += sets[i, s, k]
+                x = scores[i, k] + tilts[i]
+                if (x > 0) != (sets[i, s, k] == 1):
+                    distance, error = _two_sum(distance, abs(x))
+                    rest += error
+            if size < n_sizes and size_bias[size] > -np.inf:
+                log_weight = _log_size_weight(size_bias, tilts[i], size, heaviest)
+                log_probs[i, s] = min((likeliest - rest + log_weight) - distance, 0.0)
+
+
+@kernel
+def sample(scores, size_bias, uniforms, todo, tilts, sets):
+    """Write one set per row of uniforms (n_rows, n_draws, n_labels + 1) into sets (n_rows, n_draws, n_labels).
+
+    Draws the size, then the labels backwards: label k is in with probability on_k prefix_{k-1}[j-1] / prefix_k[j],
+    j being the number of labels still to place.
+    """
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
+    prefix = np.empty((n_labels + 1, n_sizes))
+    for i in range(scores.shape[0]):
+        if not todo[i]:
+            continue
+        total, _ = _tilted_mass(scores[i], size_bias, tilts[i], on, off, weights, prefix)
+        todo[i] = total < SAFE_TOTAL
+        if todo[i]:
+            continue
+        for d in range(uniforms.shape[1]):
+            level = uniforms[i, d, n_labels] * total
+            left = _last_possible_size(weights, prefix[n_labels])
+            for j in range(n_sizes):
+                level -= weights[j] * prefix[n_labels, j]
+                if level < 0:
+                    left = j
+                    break
+            for k in range(n_labels - 1, -1, -1):
+                sets[i, d, k] = 0
+                if left > 0 and uniforms[i, d, k] * prefix[k + 1, left] < on[k] * prefix[k, left - 1]:
+                    sets[i, d, k] = 1
+                    left -= 1
+
+
+@kernel
+def joint_marginals(scores, size_bias, todo, tilts, joint):
+    """Write P(y_a = 1, y_k = 1) into joint (n_rows, n_labels, n_labels), the marginals on its diagonal.
+
+    For each label a the forward recurrence is taken up behind it, with a in the set, and meets the table of suffixes at
+    every later label k: sums of positive numbers, O(n_labels^2 * max_labels) per row.
+    """
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
+    prefix, suffix = np.empty((n_labels + 1, n_sizes)), np.zeros((n_labels + 1, n_sizes + 1))
+    with_a = np.empty(n_sizes)
+    for i in range(scores.shape[0]):
+        if not todo[i]:
+            continue
+        total, _ = _tilted_mass(scores[i], size_bias, tilts[i], on, off, weights, prefix)
+        todo[i] = total < SAFE_TOTAL
+        if todo[i]:
+            continue
+        for j in range(n_sizes):
+            suffix[n_labels, j] = weights[j] / total
+        for k in range(n_labels - 1, -1, -1):
+            for j in range(n_sizes):
+                suffix[k, j] = off[k] * suffix[k + 1, j] + on[k] * suffix[k + 1, j + 1]
+        for a in range(n_labels):
+            joint[i, a, a] = min(on[a] * _overlap(prefix[a], suffix[a + 1]), 1.0)
+            with_a[0] = 0.0
+            for j in range(1, n_sizes):
+                with_a[j] = on[a] * prefix[a, j - 1]
+            for k in range(a + 1, n_labels):
+                joint[i, a, k] = joint[i, k, a] = min(on[k] * _overlap(with_a, suffix[k + 1]), 1.0)
+                _step(with_a, on[k], off[k])
+
+
+@kernel
+def any_of(scores, size_bias, groups, todo, tilts, probs):
+    """Write the probability of at least one label of a group, groups (n_rows, n_labels) of booleans -> (n_rows,).
+
+    The sets with and without a label of the group have a recurrence each, so that a tiny probability isn't the
+    difference of two large ones.
+    """
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
+    none, some = np.empty(n_sizes), np.empty(n_sizes)
+    for i in range(scores.shape[0]):
+        if not todo[i]:
+            continue
+        _fill_odds(scores[i], tilts[i], on, off)
+        fill_weights(size_bias, tilts[i], weights)
+        none[:], some[:] = 0.0, 0.0
+        none[0] = 1.0
+        for k in range(n_labels):
+            _step(some, on[k], off[k])
+            if not groups[i, k]:
+                _step(none, on[k], off[k])
+                continue
+            for j in range(n_sizes - 1, -1, -1):
+                if j > 0:
+                    some[j] += on[k] * none[j - 1]
+                none[j] *= off[k]
+        with_some, with_none = 0.0, 0.0
+        for j in range(n_sizes):
+            with_some += weights[j] * some[j]
+            with_none += weights[j] * none[j]
+        todo[i] = with_some + with_none < SAFE_TOTAL
+        if not todo[i]:
+            probs[i] = with_some / (with_some + with_none)
+
+
+@kernel
+def entropy(scores, size_bias, todo, tilts, entropies):
+    """Write the entropy in nats (n_rows,): that of the size, and of each label given how many are left to place.
+
+    By the chain rule along the order in which `sample` draws. All terms are positive, so that nothing cancels where the
+    entropy is near 0.
+    """
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    on, off, weights = np.empty(n_labels), np.empty(n_labels), np.empty(n_sizes)
+    prefix, suffix, pmf = np.empty((n_labels + 1, n_sizes)), np.zeros(n_sizes + 1), np.empty(n_sizes)
+    for i in range(scores.shape[0]):
+        if not todo[i]:
+            continue
+        total, _ = _tilted_mass(scores[i], size_bias, tilts[i], on, off, weights, prefix)
+        todo[i] = total < SAFE_TOTAL
+        if todo[i]:
+            continue
+        for j in range(n_sizes):
+            suffix[j] = weights[j] / total
+            pmf[j] = suffix[j] * prefix[n_labels, j]
+        result = entropy_of_pmf(pmf)
+        for k in range(n_labels - 1, -1, -1):
+            for j in range(n_sizes):
+                if j > 0 and prefix[k + 1, j] > 0:
+                    less_likely = min(on[k] * prefix[k, j - 1], off[k] * prefix[k, j]) / prefix[k + 1, j]
+                    result += prefix[k + 1, j] * suffix[j] * entropy_of_choice(less_likely)
+            for j in range(n_sizes):
+                suffix[j] = off[k] * suffix[j] + on[k] * suffix[j + 1]
+        entropies[i] = result
+
+
+@kernel
+def _tilted_mass(scores, size_bias, tilt, on, off, weights, mass):
+    """Total weight of the sizes, and the logarithm of the scale it is to be multiplied by.
+
+    Fills on, off and weights, and mass with the pmf f after k labels in row k % len(mass): n_labels + 1 rows keep the
+    whole table, two rows only the last step.
+    """
+    log_scale = _fill_odds(scores, tilt, on, off) + fill_weights(size_bias, tilt, weights)
+    return _fill_mass(on, off, weights, mass), log_scale
+
+
+@kernel
+def _fill_odds(scores, tilt, on, off):
+    """Probabilities of each label in and out; returns -sum_k log off_k."""
+    log_scale, product = 0.0, 1.0
+    for k in range(scores.shape[0]):
+        x = scores[k] + tilt
+        small = math.exp(-abs(x))
+        likely = 1.0 / (1.0 + small)
+        if x > 0:
+            on[k], off[k] = likely, small * likely
+            log_scale += x
+        else:
+            on[k], off[k] = small * likely, likely
+        # One logarithm per 512 factors, each at most 2.
+        product *= 1.0 + small
+        if k % 512 == 511:
+            log_scale += math.log(product)
+            product = 1.0
+    return log_scale + math.log(product)
+
+
+@kernel
+def _fill_mass(on, off, weights, mass):
+    """Run the recurrence over all labels; returns the total weight."""
+    n_rows, n_sizes = mass.shape
+    mass[0] = 0.0
+    mass[0, 0] = 1.0
+    for k in range(on.shape[0]):
+        before, after = mass[k % n_rows], mass[(k + 1) % n_rows]
+        after[0] = off[k] * before[0]
+        for j in range(1, n_sizes):
+            after[j] = off[k] * before[j] + on[k] * before[j - 1]
+    total = 0.0
+    last = mass[on.shape[0] % n_rows]
+    for j in range(n_sizes):
+        total += weights[j] * last[j]
+    return total
+
+
+@kernel
+def _step(mass, on, off):
+    """One label of the recurrence, in place."""
+    for j in range(mass.shape[0] - 1, 0, -1):
+        mass[j] = off * mass[j] + on * mass[j - 1]
+    mass[0] *= off
+
+
+@kernel
+def _overlap(prefix, suffix):
+    """Weight of the sets that hold the label between a prefix and a suffix, over the label's own odds."""
+    overlap = 0.0
+    for j in range(prefix.shape[0] - 1):
+        overlap += prefix[j] * suffix[j + 1]
+    return overlap
+
+
+@kernel
+def _heaviest_size(size_bias, tilt):
+    heaviest = 0
+    for j in range(1, size_bias.shape[0]):
+        if size_bias[heaviest] == -np.inf or size_bias[j] - tilt * j > size_bias[heaviest] - tilt * heaviest:
+            heaviest = j
+    return heaviest
+
+
+@kernel
+def _log_size_weight(size_bias, tilt, size, heaviest):
+    """size_bias[size] - size_bias[heaviest] - tilt (size - heaviest), rounded once.
+
+    The three terms may be of 1e5 and cancel to a number whose 1e-12 counts, so the rounding errors of the two
+    additions are added back. The product is exact because the tilt has few bits.
+    """
+    if size_bias[size] == -np.inf:
+        return -np.inf
+    difference, first_error = _two_sum(size_bias[size], -size_bias[heaviest])
+    result, second_error = _two_sum(difference, -tilt * (size - heaviest))
+    return result + (first_error + second_error)
+
+
+@kernel
+def _two_sum(a, b):
+    """The rounded sum of two numbers and its rounding error."""
+    rounded = a + b
+    kept = rounded - a
+    return rounded, (a - (rounded - kept)) + (b - kept)
+
+
+@kernel
+def _bisected_tilts(descending, size_bias):
+    """The expected number is a staircase in the tilt, on which Newton stalls: bisect between the scores beside it."""
+    n_rows, n_labels = descending.shape
+    tilts = np.empty(n_rows)
+    margin = math.log(n_labels) + 2.0
+    for i in range(n_rows):
+        size = mode_size(descending[i], size_bias)
+        low = -descending[i, max(size - 1, 0)] - margin
+        high = -descending[i, min(size, n_labels - 1)] + margin
+        for _ in range(100):
+            tilt = 0.5 * (low + high)
+            expected = 0.0
+            for k in range(n_labels):
+                expected += 1.0 / (1.0 + math.exp(-(descending[i, k] + tilt)))
+            if abs(expected - size) < 0.5:
+                break
+            if expected < size:
+                low = tilt
+            else:
+                high = tilt
+        # A multiple of 1/64, so that its product with a size is exact (see _log_size_weight).
+        tilts[i] = math.floor(tilt * 64.0 + 0.5) / 64.0 if abs(tilt) < 1e12 else tilt
+    return tilts
+
+
+@kernel
+def _log_prob_of_likeliest(scores, tilt):
+    """Sum of the logarithms of the larger of on_k and off_k."""
+    result = 0.0
+    for k in range(scores.shape[0]):
+        result -= math.log1p(math.exp(-abs(scores[k] + tilt)))
+    return result
+
+
+@kernel
+def _last_possible_size(weights, mass):
+    """Where the draw ends when rounding leaves a rest of the total."""
+    for j in range(weights.shape[0] - 1, -1, -1):
+        if weights[j] * mass[j] > 0:
+            return j
+    return 0

@@ -1,0 +1,123 @@
+"""The most probable label sets, which need no partition: blocks of rows in, sets written in place.
+
+`size_bias` has max_labels + 1 entries, -inf for a size that is not admissible. Ties: the lower label index first, the
+smaller set first.
+"""
+
+import heapq
+
+import numpy as np
+
+from mlrh._parallel import kernel
+
+
+def mode(scores, size_bias, sets):
+    """Write the most probable set of each row: its j highest scores, for the best size j.
+
+    Without a bias these are the labels with positive scores, which needs no sorting as long as their number is
+    admissible.
+    """
+    np.greater(scores, 0, out=sets, casting="unsafe")
+    admissible = np.flatnonzero(size_bias > -np.inf)
+    unsettled = np.ones(len(scores), bool)
+    if np.ptp(size_bias[admissible]) == 0 and len(admissible) == admissible[-1] - admissible[0] + 1:
+        n_positive = np.count_nonzero(sets, axis=1)
+        unsettled = (n_positive < admissible[0]) | (n_positive > admissible[-1])
+    if unsettled.any():
+        order = np.argsort(-scores[unsettled], axis=1, kind="stable")
+        sets[unsettled] = _best_of_each_size(scores[unsettled], order, size_bias)
+
+
+@kernel
+def top_sets(scores, order, size_bias, sets, counts):
+    """Write the sets.shape[1] most probable sets of each row, best first, and how many sets there were.
+
+    `order` ranks the labels by falling score. A set of size j is the j ranks it holds, kept as a row of `members`; the
+    best is 0, ..., j-1, and every other one follows from exactly one parent by moving one rank down: the lowest rank
+    that has moved moves on, or the one before it starts to move. A child is never better than its parent, so best-first
+    search from the best set of every size meets all sets in order, in O(n log n) steps after sorting. Costs are what a
+    set's log-weight lacks to the mode's: no total is formed in which a small score could drown.
+    """
+    n_sets, n_labels, n_sizes = sets.shape[1], scores.shape[1], size_bias.shape[0]
+    members = np.empty((2 * n_sets + n_sizes, max(n_sizes - 1, 1)), np.int64)
+    descending = np.empty(n_labels)
+    for i in range(scores.shape[0]):
+        for rank in range(n_labels):
+            descending[rank] = scores[i, order[i, rank]]
+        heap, used = _roots(descending, size_bias, members)
+        counts[i] = 0
+        while counts[i] < n_sets and len(heap) > 0:
+            cost, size, node = heapq.heappop(heap)
+            for r in range(size):
+                sets[i, counts[i], order[i, members[node, r]]] = 1
+            counts[i] += 1
+            first_moved = 0
+            while first_moved < size and members[node, first_moved] == first_moved:
+                first_moved += 1
+            for moving in (first_moved, first_moved - 1):
+                if not _can_move(members[node], size, moving, n_labels):
+                    continue
+                members[used, :size] = members[node, :size]
+                rank = members[node, moving]
+                members[used, moving] = rank + 1
+                heapq.heappush(heap, (cost + (descending[rank] - descending[rank + 1]), size, used))
+                used += 1
+
+
+@kernel
+def _roots(descending, size_bias, members):
+    """A heap with the best set of every size, and the number of rows of members used."""
+    heap = [(0.0, 0, 0) for _ in range(0)]
+    used = 0
+    best = mode_size(descending, size_bias)
+    for size in range(size_bias.shape[0]):
+        if size_bias[size] == -np.inf:
+            continue
+        cost = size_bias[best] - size_bias[size]
+        for rank in range(size, best):
+            cost += descending[rank]
+        for rank in range(best, size):
+            cost -= descending[rank]
+        for rank in range(size):
+            members[used, rank] = rank
+        heapq.heappush(heap, (cost, size, used))
+        used += 1
+    return heap, used
+
+
+@kernel
+def _can_move(members, size, moving, n_labels):
+    if moving < 0 or moving >= size:
+        return False
+    limit = members[moving + 1] if moving + 1 < size else n_labels
+    return members[moving] + 1 < limit
+
+
+@kernel
+def mode_size(descending_scores, size_bias):
+    """Size of the most probable set.
+
+    A size is better than the best so far when the scores it adds and the change of bias sum to more than 0: no total
+    is formed in which a small score could drown.
+    """
+    best, gain = -1, 0.0
+    for j in range(size_bias.shape[0]):
+        if best >= 0:
+            gain += descending_scores[j - 1]
+        if size_bias[j] == -np.inf:
+            continue
+        if best < 0 or gain + (size_bias[j] - size_bias[best]) > 0:
+            best, gain = j, 0.0
+    return best
+
+
+@kernel
+def _best_of_each_size(scores, order, size_bias):
+    sets = np.zeros(scores.shape, np.int8)
+    descending = np.empty(scores.shape[1])
+    for i in range(scores.shape[0]):
+        for rank in range(scores.shape[1]):
+            descending[rank] = scores[i, order[i, rank]]
+        for rank in range(mode_size(descending, size_bias)):
+            sets[i, order[i, rank]] = 1
+    return sets

@@ -1,0 +1,323 @@
+"""The recurrences of `tilted` in numbers with an exponent of their own: mantissa * 2**exponent.
+
+For the rare rows, marked in `todo`, whose sizes lie too far apart for any tilt: slower, but without a limit of range.
+The sums are the elementary symmetric polynomials of exp(scores) themselves. A number is a pair (float, int), its
+mantissa 0 or of magnitude in [0.5, 1), negative at most in `curvature`.
+"""
+
+import math
+
+import numpy as np
+
+from mlrh._parallel import kernel
+from mlrh.spaces._kernels.entropy import entropy_of_choice, entropy_of_pmf
+
+LN2_HIGH = 0.693147180369123816490  # the leading 32 bits of log 2: its product with an exponent is exact
+LN2_LOW = 1.90821492927058770002e-10
+ZERO = (0.0, 0)
+ONE = (0.5, 1)
+
+
+@kernel
+def sizes(scores, size_bias, todo, log_partition, pmf):
+    """Write the log-partition and the probabilities of the sizes of the rows todo."""
+    for i in np.flatnonzero(todo):
+        mantissa, exponent = _prefix_table(scores[i], size_bias.shape[0])
+        log_partition[i] = _log(_size_masses(mantissa, exponent, size_bias, pmf[i]))
+
+
+@kernel
+def expectations(scores, size_bias, todo, log_partition, marginals, pmf):
+    """Write the log-partition, the marginals and the probabilities of the sizes of the rows todo."""
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    no_direction, no_bias_direction = np.zeros(n_labels), np.zeros(n_sizes)
+    unused, unused_sizes = np.empty(n_labels), np.empty(n_sizes)
+    sizes(scores, size_bias, todo, log_partition, pmf)
+    for i in np.flatnonzero(todo):
+        _moments(scores[i], size_bias, no_direction, no_bias_direction, marginals[i], unused, unused_sizes)
+
+
+@kernel
+def curvature(scores, size_bias, direction, bias_direction, todo, d_marginals, d_pmf):
+    """Write the covariances of labels and sizes with u(y) = direction'y + bias_direction[|y|], for the rows todo."""
+    unused = np.empty(scores.shape[1])
+    for i in np.flatnonzero(todo):
+        _moments(scores[i], size_bias, direction[i], bias_direction, unused, d_marginals[i], d_pmf[i])
+
+
+@kernel
+def log_prob(scores, size_bias, sets, todo, log_probs):
+    """Write the log-probability of each of sets (n_rows, n_sets, n_labels) of the rows todo."""
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    for i in np.flatnonzero(todo):
+        mantissa, exponent = _prefix_table(scores[i], n_sizes)
+        total = _size_masses(mantissa, exponent, size_bias, np.empty(n_sizes))
+        for s in range(sets.shape[1]):
+            size = 0
+            weight = ONE
+            for k in range(n_labels):
+                if sets[i, s, k] == 1:
+                    weight = _times(weight, _exp(scores[i, k]))
+                    size += 1
+            log_probs[i, s] = -np.inf
+            if size < n_sizes and size_bias[size] > -np.inf:
+                share = _over(_times(weight, _exp(size_bias[size])), total)
+                log_probs[i, s] = min(_log(share), 0.0)
+
+
+@kernel
+def sample(scores, size_bias, uniforms, todo, sets):
+    """Write one set per row of uniforms (n_rows, n_draws, n_labels + 1) for the rows todo."""
+    pmf = np.empty(size_bias.shape[0])
+    for i in np.flatnonzero(todo):
+        mantissa, exponent = _prefix_table(scores[i], size_bias.shape[0])
+        _size_masses(mantissa, exponent, size_bias, pmf)
+        for d in range(uniforms.shape[1]):
+            _sample_once(scores[i], mantissa, exponent, pmf, uniforms[i, d], sets[i, d])
+
+
+@kernel
+def joint_marginals(scores, size_bias, todo, joint):
+    """Write P(y_a = 1, y_k = 1) into joint (n_rows, n_labels, n_labels) for the rows todo."""
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    for i in np.flatnonzero(todo):
+        mantissa, exponent = _prefix_table(scores[i], n_sizes)
+        suffix_m, suffix_e = _suffix_table(scores[i], size_bias)
+        total = _size_masses(mantissa, exponent, size_bias, np.empty(n_sizes))
+        for a in range(n_labels):
+            weight = _exp(scores[i, a])
+            own = _overlap(mantissa[a], exponent[a], suffix_m[a + 1], suffix_e[a + 1])
+            joint[i, a, a] = min(_ratio(_times(weight, own), total), 1.0)
+            with_m, with_e = np.zeros(n_sizes), np.zeros(n_sizes, np.int64)
+            _add_shifted(with_m, with_e, weight, mantissa[a], exponent[a])
+            for k in range(a + 1, n_labels):
+                later = _exp(scores[i, k])
+                both = _times(later, _overlap(with_m, with_e, suffix_m[k + 1], suffix_e[k + 1]))
+                joint[i, a, k] = joint[i, k, a] = min(_ratio(both, total), 1.0)
+                _add_shifted(with_m, with_e, later, with_m, with_e)
+
+
+@kernel
+def any_of(scores, size_bias, groups, todo, probs):
+    """Write the probability of at least one label of a group for the rows todo."""
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    for i in np.flatnonzero(todo):
+        none_m, none_e = np.zeros(n_sizes), np.zeros(n_sizes, np.int64)
+        some_m, some_e = np.zeros(n_sizes), np.zeros(n_sizes, np.int64)
+        none_m[0], none_e[0] = ONE
+        for k in range(n_labels):
+            weight = _exp(scores[i, k])
+            _add_shifted(some_m, some_e, weight, some_m, some_e)
+            if groups[i, k]:
+                _add_shifted(some_m, some_e, weight, none_m, none_e)
+            else:
+                _add_shifted(none_m, none_e, weight, none_m, none_e)
+        with_some, with_none = ZERO, ZERO
+        for j in range(n_sizes):
+            with_some = _plus(with_some, _times((some_m[j], some_e[j]), _exp(size_bias[j])))
+            with_none = _plus(with_none, _times((none_m[j], none_e[j]), _exp(size_bias[j])))
+        probs[i] = _ratio(with_some, _plus(with_some, with_none))
+
+
+@kernel
+def entropy(scores, size_bias, todo, entropies):
+    """Write the entropy in nats (n_rows,) of the rows todo, by the same chain rule as `tilted.entropy`."""
+    n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
+    pmf = np.empty(n_sizes)
+    for i in np.flatnonzero(todo):
+        mantissa, exponent = _prefix_table(scores[i], n_sizes)
+        suffix_m, suffix_e = _suffix_table(scores[i], size_bias)
+        total = _size_masses(mantissa, exponent, size_bias, pmf)
+        entropies[i] = entropy_of_pmf(pmf)
+        for k in range(n_labels):
+            weight = _exp(scores[i, k])
+            for j in range(1, n_sizes):
+                either = (mantissa[k + 1, j], exponent[k + 1, j])
+                if either[0] == 0.0:
+                    continue
+                taken = _ratio(_times((mantissa[k, j - 1], exponent[k, j - 1]), weight), either)
+                left = _ratio((mantissa[k, j], exponent[k, j]), either)
+                reached = _ratio(_times(either, (suffix_m[k + 1, j], suffix_e[k + 1, j])), total)
+                entropies[i] += reached * entropy_of_choice(min(taken, left))
+
+
+@kernel
+def _sample_once(scores, mantissa, exponent, pmf, uniforms, labels):
+    n_labels = scores.shape[0]
+    left = np.argmax(pmf)
+    level = uniforms[n_labels]
+    for j in range(pmf.shape[0]):
+        level -= pmf[j]
+        if level < 0:
+            left = j
+            break
+    for k in range(n_labels - 1, -1, -1):
+        labels[k] = 0
+        if left == 0:
+            continue
+        taken = _times((mantissa[k, left - 1], exponent[k, left - 1]), _exp(scores[k]))
+        if uniforms[k] < _ratio(taken, (mantissa[k + 1, left], exponent[k + 1, left])):
+            labels[k] = 1
+            left -= 1
+
+
+@kernel
+def _moments(scores, size_bias, direction, bias_direction, marginals, d_marginals, d_pmf):
+    n_labels, n_sizes = scores.shape[0], size_bias.shape[0]
+    mantissa, exponent = _prefix_table(scores, n_sizes)
+    u_mantissa, u_exponent = _prefix_moment_table(scores, direction, mantissa, exponent)
+    pmf = np.empty(n_sizes)
+    total = _size_masses(mantissa, exponent, size_bias, pmf)
+    suffix_m, suffix_e = np.zeros(n_sizes + 1), np.zeros(n_sizes + 1, np.int64)
+    suffix_um, suffix_ue = np.zeros(n_sizes + 1), np.zeros(n_sizes + 1, np.int64)
+    mean = 0.0
+    for j in range(n_sizes):
+        weight = _exp(size_bias[j])
+        suffix_m[j], suffix_e[j] = weight
+        suffix_um[j], suffix_ue[j] = _times(weight, _number(bias_direction[j]))
+        moment = _plus(
+            _times(weight, (u_mantissa[n_labels, j], u_exponent[n_labels, j])),
+            _times((suffix_um[j], suffix_ue[j]), (mantissa[n_labels, j], exponent[n_labels, j])),
+        )
+        d_pmf[j] = _ratio(moment, total)
+        mean += d_pmf[j]
+    for j in range(n_sizes):
+        d_pmf[j] -= mean * pmf[j]
+    for k in range(n_labels - 1, -1, -1):
+        weight, step, centred = _exp(scores[k]), _number(direction[k]), _number(direction[k] - mean)
+        overlap, overlap_u = ZERO, ZERO
+        for j in range(n_sizes):
+            mass = (mantissa[k, j], exponent[k, j])
+            up, up_u = (suffix_m[j + 1], suffix_e[j + 1]), (suffix_um[j + 1], suffix_ue[j + 1])
+            overlap = _plus(overlap, _times(mass, up))
+            overlap_u = _plus(overlap_u, _times(mass, _plus(up_u, _times(centred, up))))
+            overlap_u = _plus(overlap_u, _times((u_mantissa[k, j], u_exponent[k, j]), up))
+            shifted = _times(weight, _plus(up_u, _times(step, up)))
+            suffix_um[j], suffix_ue[j] = _plus((suffix_um[j], suffix_ue[j]), shifted)
+            suffix_m[j], suffix_e[j] = _plus((suffix_m[j], suffix_e[j]), _times(weight, up))
+        marginals[k] = min(_ratio(_times(weight, overlap), total), 1.0)
+        d_marginals[k] = _ratio(_times(weight, overlap_u), total)
+
+
+@kernel
+def _prefix_table(scores, n_sizes):
+    """e_j of the exponentials of the first k scores in entry (k, j)."""
+    n_labels = scores.shape[0]
+    mantissa, exponent = np.zeros((n_labels + 1, n_sizes)), np.zeros((n_labels + 1, n_sizes), np.int64)
+    mantissa[0, 0], exponent[0, 0] = ONE
+    for k in range(n_labels):
+        weight = _exp(scores[k])
+        mantissa[k + 1, 0], exponent[k + 1, 0] = ONE
+        for j in range(1, n_sizes):
+            taken = _times((mantissa[k, j - 1], exponent[k, j - 1]), weight)
+            mantissa[k + 1, j], exponent[k + 1, j] = _plus((mantissa[k, j], exponent[k, j]), taken)
+    return mantissa, exponent
+
+
+@kernel
+def _suffix_table(scores, size_bias):
+    """Weight of all ways to go on from j of the first k labels in entry (k, j)."""
+    n_labels, n_sizes = scores.shape[0], size_bias.shape[0]
+    mantissa, exponent = np.zeros((n_labels + 1, n_sizes + 1)), np.zeros((n_labels + 1, n_sizes + 1), np.int64)
+    for j in range(n_sizes):
+        mantissa[n_labels, j], exponent[n_labels, j] = _exp(size_bias[j])
+    for k in range(n_labels - 1, -1, -1):
+        weight = _exp(scores[k])
+        for j in range(n_sizes):
+            taken = _times(weight, (mantissa[k + 1, j + 1], exponent[k + 1, j + 1]))
+            mantissa[k, j], exponent[k, j] = _plus((mantissa[k + 1, j], exponent[k + 1, j]), taken)
+    return mantissa, exponent
+
+
+@kernel
+def _add_shifted(mantissa, exponent, weight, other_m, other_e):
+    """Add weight times the others, each moved up by one size, in place; the others may be the numbers themselves."""
+    for j in range(mantissa.shape[0] - 1, 0, -1):
+        added = _times(weight, (other_m[j - 1], other_e[j - 1]))
+        mantissa[j], exponent[j] = _plus((mantissa[j], exponent[j]), added)
+
+
+@kernel
+def _overlap(mantissa, exponent, suffix_m, suffix_e):
+    overlap = ZERO
+    for j in range(mantissa.shape[0]):
+        overlap = _plus(overlap, _times((mantissa[j], exponent[j]), (suffix_m[j + 1], suffix_e[j + 1])))
+    return overlap
+
+
+@kernel
+def _prefix_moment_table(scores, direction, mantissa, exponent):
+    """The same sums with every set weighted by its sum of direction."""
+    n_labels, n_sizes = scores.shape[0], mantissa.shape[1]
+    u_mantissa, u_exponent = np.zeros((n_labels + 1, n_sizes)), np.zeros((n_labels + 1, n_sizes), np.int64)
+    for k in range(n_labels):
+        weight, step = _exp(scores[k]), _number(direction[k])
+        for j in range(1, n_sizes):
+            gain = _times(step, (mantissa[k, j - 1], exponent[k, j - 1]))
+            gain = _times(weight, _plus((u_mantissa[k, j - 1], u_exponent[k, j - 1]), gain))
+            u_mantissa[k + 1, j], u_exponent[k + 1, j] = _plus((u_mantissa[k, j], u_exponent[k, j]), gain)
+    return u_mantissa, u_exponent
+
+
+@kernel
+def _size_masses(mantissa, exponent, size_bias, pmf):
+    """Write the probabilities of the sizes; returns the partition as a pair."""
+    n_labels, n_sizes = mantissa.shape[0] - 1, size_bias.shape[0]
+    total = ZERO
+    for j in range(n_sizes):
+        total = _plus(total, _times((mantissa[n_labels, j], exponent[n_labels, j]), _exp(size_bias[j])))
+    for j in range(n_sizes):
+        pmf[j] = _ratio(_times((mantissa[n_labels, j], exponent[n_labels, j]), _exp(size_bias[j])), total)
+    return total
+
+
+@kernel
+def _exp(x):
+    if x == -np.inf:
+        return ZERO
+    if abs(x) > 1e15:
+        return 0.5, np.int64(math.copysign(2.0**51, x))  # beyond that magnitudes count as equal
+    power = np.rint(x / math.log(2.0))
+    mantissa, shift = math.frexp(math.exp((x - power * LN2_HIGH) - power * LN2_LOW))
+    return mantissa, np.int64(power) + shift
+
+
+@kernel
+def _log(a):
+    return a[1] * LN2_HIGH + (a[1] * LN2_LOW + math.log(a[0]))
+
+
+@kernel
+def _number(x):
+    mantissa, exponent = math.frexp(x)
+    return mantissa, np.int64(exponent)
+
+
+@kernel
+def _times(a, b):
+    mantissa, shift = math.frexp(a[0] * b[0])
+    return mantissa, a[1] + b[1] + shift
+
+
+@kernel
+def _plus(a, b):
+    if a[0] == 0.0:
+        return b
+    if b[0] == 0.0:
+        return a
+    if a[1] < b[1]:
+        a, b = b, a
+    mantissa, shift = math.frexp(a[0] + math.ldexp(b[0], np.int32(max(b[1] - a[1], -200))))
+    return mantissa, a[1] + shift
+
+
+@kernel
+def _over(a, b):
+    mantissa, shift = math.frexp(a[0] / b[0])
+    return mantissa, a[1] - b[1] + shift
+
+
+@kernel
+def _ratio(a, b):
+    quotient = _over(a, b)
+    return math.ldexp(quotient[0], np.int32(min(max(quotient[1], -2000), 2000)))

@@ -1,0 +1,385 @@
+"""The cardinality space: every set of an admissible size, with a bias per size."""
+
+from copy import copy
+from dataclasses import dataclass, replace
+from math import comb
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from scipy.special import gammaln, logsumexp
+
+from mlrh._indicators import UNKNOWN, contradict, merged
+from mlrh.spaces._kernels import dispatch, expected_metrics
+from mlrh.spaces.base import LabelSetDistribution, checked_scores
+
+
+class CardinalitySpace:
+    """Every set of at least min_labels and at most max_labels labels, with a bias per size.
+
+    Answers cost O(n_labels * max_labels) per row, never an enumeration of sets.
+
+    Parameters
+    ----------
+    n_labels, min_labels, max_labels : int
+        0 <= min_labels <= max_labels <= n_labels.
+    size_bias : array of shape (n_labels + 1,), optional
+        Added to the score of a set of j labels; entries outside min_labels..max_labels don't matter.
+    n_jobs : int, optional
+        Threads over rows. None: all usable cores, 1 inside a joblib worker.
+
+    Examples
+    --------
+    >>> from mlrh.spaces import CardinalitySpace
+    >>> d = CardinalitySpace(n_labels=3, min_labels=1, max_labels=2).distribution([[2.0, 0.0, -1.0]])
+    >>> d.mode().tolist()
+    [[1, 0, 0]]
+    >>> d.marginals().round(3).tolist()
+    [[0.91, 0.455, 0.18]]
+    """
+
+    known: np.ndarray | None = None
+
+    def __init__(self, n_labels, min_labels, max_labels, size_bias=None, *, n_jobs=None):
+        sizes = (n_labels, min_labels, max_labels)
+        if not all(isinstance(size, Integral) for size in sizes) or not 0 <= min_labels <= max_labels <= n_labels:
+            raise ValueError(
+                "Sizes must be integers with 0 <= min_labels <= max_labels <= n_labels; got "
+                f"min_labels={min_labels}, max_labels={max_labels}, n_labels={n_labels}."
+            )
+        bias = np.zeros(n_labels + 1) if size_bias is None else np.array(size_bias, np.float64)
+        if bias.shape != (n_labels + 1,) or not np.isfinite(bias).all():
+            raise ValueError(
+                f"size_bias must be {n_labels + 1} finite numbers, one per size 0..{n_labels}; got shape {bias.shape}."
+            )
+        self.n_labels, self.min_labels, self.max_labels = n_labels, min_labels, max_labels
+        self.size_bias = bias
+        self.n_jobs = n_jobs
+        self.n_biases = max_labels - min_labels + 1
+        self.bias = bias[min_labels : max_labels + 1]
+        self._kernel_bias = bias[: max_labels + 1].copy()
+        self._kernel_bias[:min_labels] = -np.inf
+
+    def __repr__(self):
+        return f"CardinalitySpace(n_labels={self.n_labels}, min_labels={self.min_labels}, max_labels={self.max_labels})"
+
+    def distribution(self, scores) -> LabelSetDistribution:
+        """LabelSetDistribution of scores (n_samples, n_labels)."""
+        return LabelSetDistribution(self, checked_scores(scores, self.n_labels))
+
+    def with_bias(self, bias):
+        """The same space with biases (n_biases,) for the sizes min_labels, ..., max_labels."""
+        size_bias = np.zeros(self.n_labels + 1)
+        size_bias[self.min_labels : self.max_labels + 1] = bias
+        return CardinalitySpace(self.n_labels, self.min_labels, self.max_labels, size_bias, n_jobs=self.n_jobs)
+
+    def with_jobs(self, n_jobs):
+        """The same space, its rows over another number of threads."""
+        if n_jobs == self.n_jobs:
+            return self
+        other = copy(self)
+        other.n_jobs = n_jobs
+        return other
+
+    def has_sets_of(self, other):
+        """Whether another space holds the same sets in the same order, so that biases can be carried over."""
+        sizes = (self.n_labels, self.min_labels, self.max_labels)
+        return type(other) is type(self) and sizes == (other.n_labels, other.min_labels, other.max_labels)
+
+    def bias_counts(self, Y, weights):
+        """Total weight of the rows of each size, (n_biases,)."""
+        offsets = np.count_nonzero(Y, axis=1) - self.min_labels
+        return np.bincount(offsets, weights=weights, minlength=self.n_biases)
+
+    def absorbed_biases(self):
+        """Biases a + c |y| that scores can take over: columns (n_biases, 2), the constant first."""
+        return np.stack([np.ones(self.n_biases), np.arange(self.min_labels, self.max_labels + 1.0)], axis=1)
+
+    def log_count(self):
+        """Logarithm of the number of sets."""
+        j = np.arange(self.min_labels, self.max_labels + 1)
+        return logsumexp(gammaln(self.n_labels + 1) - gammaln(j + 1) - gammaln(self.n_labels - j + 1))
+
+    def is_shift_invariant(self):
+        """Whether adding a constant to all scores changes nothing: all sets have one size."""
+        return self.min_labels == self.max_labels
+
+    def curvature_bound(self, *, moving_bias):
+        """The smallest c we know with Cov(y) <= c I at all scores; with moving_bias, of labels and size together.
+
+        Plain or concave biases repel labels (off-diagonals <= 0, row sums >= 0), so Gershgorin gives 2 p (1-p) <= 1/2.
+        Otherwise a quarter of the largest squared distance between two sets, which is 2 more with the size's own entry.
+        """
+        distance = min(2 * self.max_labels, 2 * (self.n_labels - self.min_labels), self.n_labels)
+        if moving_bias:
+            return (distance + 2) / 4
+        is_concave = (np.diff(self.bias, n=2) <= 0).all()
+        return min(0.5, distance / 4) if is_concave else distance / 4
+
+    def independence(self, scores):
+        """Variance of the size over the sum of the labels' variances, for scores (n_labels,): 1 for independent labels.
+
+        The limits on the size make it smaller, labels that attract each other larger.
+        """
+        sizes, row = np.arange(self.n_labels + 1), scores[None].astype(np.float64)
+        pmf, marginals = self.cardinality_pmf(row)[0], self.marginals(row)[0]
+        total = (marginals * (1 - marginals)).sum()
+        return float(pmf @ np.square(sizes - pmf @ sizes) / total) if total > 0 else 1.0
+
+    def expectations(self, scores, weights):
+        """Log-partition (n_samples,), marginals (n_samples, n_labels), weights @ P(|y| = j) (n_biases,)."""
+        log_partition, marginals, sizes = dispatch.expectations(scores, self._kernel_bias, weights, n_jobs=self.n_jobs)
+        return log_partition, marginals, sizes[self.min_labels :]
+
+    def curvature(self, scores, direction, bias_direction, weights):
+        """Derivatives of marginals and of weights @ P(|y| = j) as scores and biases move along the directions."""
+        padded = np.zeros(self.max_labels + 1)
+        padded[self.min_labels :] = bias_direction
+        d_marginals, d_sizes = dispatch.curvature(
+            scores, self._kernel_bias, direction, padded, weights, n_jobs=self.n_jobs
+        )
+        return d_marginals, d_sizes[self.min_labels :]
+
+    def log_partition(self, scores):
+        return dispatch.log_partition(scores, self._kernel_bias, n_jobs=self.n_jobs)
+
+    def marginals(self, scores):
+        return dispatch.expectations(scores, self._kernel_bias, np.zeros(len(scores)), n_jobs=self.n_jobs)[1]
+
+    def cardinality_pmf(self, scores):
+        return dispatch.cardinality_pmf(scores, self._kernel_bias, n_jobs=self.n_jobs)
+
+    def mode(self, scores):
+        return dispatch.mode(scores, self._kernel_bias, n_jobs=self.n_jobs)
+
+    def log_prob(self, scores, Y):
+        return dispatch.log_prob(scores, self._kernel_bias, Y[:, None, :], n_jobs=self.n_jobs)[:, 0]
+
+    def top_sets(self, scores, n):
+        sets, counts = dispatch.top_sets(scores, self._kernel_bias, n, n_jobs=self.n_jobs)
+        log_probs = dispatch.log_prob(scores, self._kernel_bias, sets, n_jobs=self.n_jobs)
+        log_probs[np.arange(n) >= counts[:, None]] = -np.inf
+        # The order is exact; log-probabilities may be out of it by a rounding error.
+        return sets, np.minimum.accumulate(log_probs, axis=1)
+
+    def sample(self, scores, n, random_state):
+        return dispatch.sample(scores, self._kernel_bias, n, random_state)
+
+    def entropy(self, scores):
+        return dispatch.entropy(scores, self._kernel_bias, n_jobs=self.n_jobs)
+
+    def joint_marginals(self, scores):
+        return dispatch.joint_marginals(scores, self._kernel_bias, n_jobs=self.n_jobs)
+
+    def any_of(self, scores, groups):
+        return dispatch.any_of(scores, self._kernel_bias, groups, n_jobs=self.n_jobs)
+
+    def expected(self, scores, Y, metric):
+        scores = scores.astype(np.float64, copy=False)
+        return expected_metrics.expected_by_counts(scores, self.cardinality_pmf(scores), Y, metric, n_jobs=self.n_jobs)
+
+    def fits(self, known):
+        n_present, n_absent = np.count_nonzero(known == 1, axis=1), np.count_nonzero(known == 0, axis=1)
+        return (n_present <= self.max_labels) & (n_absent <= self.n_labels - self.min_labels)
+
+    def given(self, known):
+        return ConditionedCardinality(self, known)
+
+    def temper(self, temperature):
+        return CardinalitySpace(
+            self.n_labels, self.min_labels, self.max_labels, self.size_bias / temperature, n_jobs=self.n_jobs
+        )
+
+    def rest(self, n_present, n_absent):
+        """The space of the other labels where so many are known to be present and absent."""
+        n_labels = self.n_labels - n_present - n_absent
+        smallest, largest = max(self.min_labels - n_present, 0), min(self.max_labels - n_present, n_labels)
+        size_bias = self.size_bias[n_present : n_present + n_labels + 1]
+        return CardinalitySpace(n_labels, smallest, largest, size_bias, n_jobs=self.n_jobs)
+
+    def count(self):
+        """Number of sets."""
+        return sum(comb(self.n_labels, j) for j in range(self.min_labels, self.max_labels + 1))
+
+
+CERTAIN = 2e100  # beyond every score that a distribution takes
+TARGET_ENTRIES = 2**22  # of the joint marginals that are held twice
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Rows with the same numbers of known labels, the space of their other labels, and which labels these are."""
+
+    rows: np.ndarray
+    space: Any
+    free: np.ndarray
+    n_present: int
+    n_absent: int
+
+    @property
+    def sizes(self):
+        """The admissible sizes of the whole set, present labels included, as a slice."""
+        return slice(self.n_present + self.space.min_labels, self.n_present + self.space.max_labels + 1)
+
+    def only(self, some):
+        """The part with some of its rows."""
+        return replace(self, rows=self.rows[some], free=self.free[some])
+
+    def of_free(self, array):
+        """The columns of the free labels from an array (n_samples, n_labels)."""
+        return array[self.rows[:, None], self.free]
+
+
+class ConditionedCardinality:
+    """The cardinality space `space` given `known` (n_samples, n_labels), for scores of the same rows."""
+
+    def __init__(self, space, known):
+        self.space, self.known = space, known
+        self.n_labels = space.n_labels
+        self._present = known == 1
+        self._parts = _parts(space, known)
+
+    def with_bias(self, bias):
+        """The same knowledge of the same rows, with biases (n_biases,) of the space."""
+        other = copy(self)
+        other.space = self.space.with_bias(bias)
+        other._parts = [replace(part, space=other.space.rest(part.n_present, part.n_absent)) for part in self._parts]
+        return other
+
+    def expectations(self, scores, weights):
+        """Log-partition (n_samples,), marginals (n_samples, n_labels), weights @ P(|y| = j) (n_biases,)."""
+        log_partition = self._score_of_present(scores)
+        marginals, sizes = self._present.astype(scores.dtype), np.zeros(self.n_labels + 1)
+        for part in self._parts:
+            log_sums, free_marginals, some = part.space.expectations(part.of_free(scores), weights[part.rows])
+            log_partition[part.rows] += log_sums
+            marginals[part.rows[:, None], part.free] = free_marginals
+            sizes[part.sizes] += some
+        return log_partition.astype(scores.dtype), marginals, sizes[self.space.min_labels : self.space.max_labels + 1]
+
+    def curvature(self, scores, direction, bias_direction, weights):
+        """Derivatives of marginals and of weights @ P(|y| = j) as scores and biases move along the directions."""
+        d_marginals, d_sizes, padded = np.zeros_like(scores), np.zeros(self.n_labels + 1), np.zeros(self.n_labels + 1)
+        admissible = slice(self.space.min_labels, self.space.max_labels + 1)
+        padded[admissible] = bias_direction
+        for part in self._parts:
+            d_marginals[part.rows[:, None], part.free], some = part.space.curvature(
+                part.of_free(scores), part.of_free(direction), padded[part.sizes], weights[part.rows]
+            )
+            d_sizes[part.sizes] += some
+        return d_marginals, d_sizes[admissible]
+
+    def log_partition(self, scores):
+        result = self._score_of_present(scores)
+        for part in self._parts:
+            result[part.rows] += part.space.log_partition(part.of_free(scores))
+        return result.astype(scores.dtype)
+
+    def marginals(self, scores):
+        result = self._present.astype(scores.dtype)
+        for part in self._parts:
+            result[part.rows[:, None], part.free] = part.space.marginals(part.of_free(scores))
+        return result
+
+    def cardinality_pmf(self, scores):
+        result = np.zeros((len(scores), self.n_labels + 1), scores.dtype)
+        for part in self._parts:
+            pmf = part.space.cardinality_pmf(part.of_free(scores))
+            result[part.rows, part.n_present : part.n_present + pmf.shape[1]] = pmf
+        return result
+
+    def entropy(self, scores):
+        return self._per_row(scores.dtype, lambda part: part.space.entropy(part.of_free(scores)))
+
+    def joint_marginals(self, scores):
+        joint = np.empty((len(scores), self.n_labels, self.n_labels), scores.dtype)
+        n_rows = max(1, TARGET_ENTRIES // max(1, self.n_labels**2))
+        for part in self._parts:
+            for start in range(0, len(part.rows), n_rows):
+                block = part.only(slice(start, start + n_rows))
+                joint[block.rows] = self._joint_marginals_of(block, scores)
+        return joint
+
+    def any_of(self, scores, groups):
+        probs = self._per_row(scores.dtype, lambda part: part.space.any_of(part.of_free(scores), part.of_free(groups)))
+        probs[(groups & self._present).any(axis=1)] = 1.0
+        return probs
+
+    def mode(self, scores):
+        sets = self._present.astype(np.int8)
+        for part in self._parts:
+            sets[part.rows[:, None], part.free] = part.space.mode(part.of_free(scores))
+        return sets
+
+    def log_prob(self, scores, Y):
+        log_probs = self._per_row(scores.dtype, lambda part: part.space.log_prob(part.of_free(scores), part.of_free(Y)))
+        log_probs[contradict(self.known, Y)] = -np.inf
+        return log_probs
+
+    def top_sets(self, scores, n):
+        sets, log_probs = self._repeat_present(n), np.empty((len(scores), n), scores.dtype)
+        for part in self._parts:
+            best, log_probs[part.rows] = part.space.top_sets(part.of_free(scores), n)
+            _place(sets, part, best)
+            sets[part.rows, part.space.count() :] = 0
+        return sets, log_probs
+
+    def sample(self, scores, n, random_state):
+        sets = self._repeat_present(n)
+        for part in self._parts:
+            _place(sets, part, part.space.sample(part.of_free(scores), n, random_state))
+        return sets
+
+    def expected(self, scores, Y, metric):
+        scores = scores.astype(np.float64, copy=False)
+        clamped = np.where(self._present, CERTAIN, np.where(self.known == 0, -CERTAIN, scores))
+        pmf = self.cardinality_pmf(scores)
+        return expected_metrics.expected_by_counts(clamped, pmf, Y, metric, n_jobs=self.space.n_jobs)
+
+    def fits(self, known):
+        return self.space.fits(merged(self.known, known)) & ~contradict(self.known, known)
+
+    def given(self, known):
+        return self.space.given(merged(self.known, known))
+
+    def temper(self, temperature):
+        return ConditionedCardinality(self.space.temper(temperature), self.known)
+
+    def _score_of_present(self, scores):
+        return np.where(self._present, scores, 0.0).sum(axis=1, dtype=np.float64)
+
+    def _per_row(self, dtype, answer):
+        result = np.empty(len(self.known), dtype)
+        for part in self._parts:
+            result[part.rows] = answer(part)
+        return result
+
+    def _repeat_present(self, n):
+        return np.repeat(self._present[:, None, :].astype(np.int8), n, axis=1)
+
+    def _joint_marginals_of(self, part, scores):
+        joint = np.zeros((len(part.rows), self.n_labels, self.n_labels), scores.dtype)
+        each = np.arange(len(part.rows))[:, None, None]
+        joint[each, part.free[:, :, None], part.free[:, None, :]] = part.space.joint_marginals(part.of_free(scores))
+        present = self._present[part.rows]
+        marginals = np.where(present, 1.0, np.einsum("ikk->ik", joint))
+        joint = np.where(present[:, :, None], marginals[:, None, :], joint)
+        return np.where(present[:, None, :], marginals[:, :, None], joint)
+
+
+def _parts(space, known):
+    """One Part for every pair of numbers of labels present and absent."""
+    counts = np.stack([np.count_nonzero(known == 1, axis=1), np.count_nonzero(known == 0, axis=1)], axis=1)
+    pairs, members = np.unique(counts, axis=0, return_inverse=True)
+    order, ends = np.argsort(members.ravel(), kind="stable"), np.cumsum(np.bincount(members.ravel()))
+    result = []
+    for (n_present, n_absent), rows in zip(pairs.tolist(), np.split(order, ends)[:-1], strict=True):
+        free = np.nonzero(known[rows] == UNKNOWN)[1].reshape(len(rows), -1)
+        result.append(Part(rows, space.rest(n_present, n_absent), free, n_present, n_absent))
+    return result
+
+
+def _place(sets, part, free_sets):
+    """Write sets of the free labels (n_rows, n, n_free) where they belong in sets (n_samples, n, n_labels)."""
+    each = np.arange(sets.shape[1])[None, :, None]
+    sets[part.rows[:, None, None], each, part.free[:, None, :]] = free_sets
