@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import scale
 
 from mlrh import MLRHClassifier, MLRHClassifierCV
-from mlrh.fitting.objective import BIAS_RIDGE
+from mlrh.spaces import LabelSpace
 
 RATIOS = pytest.mark.parametrize("l1_ratio", [0.5, 1.0])
 
@@ -87,9 +87,9 @@ def test_the_conditions_of_the_optimum_hold_by_enumeration(space, l1_ratio, form
     if model.fit_intercept:
         np.testing.assert_allclose(d_intercept, 0.0, atol=1e-4)
     if space == "observed":
-        np.testing.assert_allclose(d_sets + BIAS_RIDGE * model.set_bias_, 0.0, atol=1e-4)
-        loss += BIAS_RIDGE / 2 * np.square(model.set_bias_).sum()
-    loss += BIAS_RIDGE / 2 * np.square(model.size_bias_).sum() if space == "size bias" else 0.0
+        np.testing.assert_allclose(d_sets + LabelSpace.bias_ridge * model.set_bias_, 0.0, atol=1e-4)
+        loss += LabelSpace.bias_ridge / 2 * np.square(model.set_bias_).sum()
+    loss += LabelSpace.bias_ridge / 2 * np.square(model.size_bias_).sum() if space == "size bias" else 0.0
     assert model.objective_ == pytest.approx(loss + penalty(model.coef_, C, l1_ratio), rel=1e-7)
 
 

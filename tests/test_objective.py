@@ -277,7 +277,7 @@ def test_the_bound_of_what_is_left_is_no_less_than_what_is_left(problem):
     for share in (1.0, 0.1, 1e-3):
         near = optimum.parameters + share * determined(objective, parameters)
         value, gradient = objective.value_and_gradient(near)
-        assert value - optimum.value <= objective.decrease_bound(gradient) + objective.rounding_error(value)
+        assert value - optimum.value <= objective.decrease_bound(gradient) + objective.rounding_error(parameters, value)
 
 
 def test_nothing_bounds_what_is_left_without_a_penalty_or_with_unknown_labels():

@@ -21,7 +21,7 @@ from mlrh import KernelMLRHClassifier, MLRHClassifier, _parallel
 from mlrh._parallel import effective_threads, kernel, map_blocks
 from mlrh.fitting import _products
 from mlrh.spaces import CardinalitySpace, ObservedSpace
-from mlrh.spaces._kernels import entropy, expected_metrics, lanes, plain, ranking, wide_range
+from mlrh.spaces._kernels import expected_metrics, lanes, plain, ranking, wide_range
 
 RNG = np.random.default_rng(0)
 SIZE_BIAS = RNG.normal(size=13)
@@ -246,7 +246,7 @@ print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
 
-@pytest.mark.parametrize("module", [entropy, expected_metrics, lanes, ranking, wide_range, _products, plain])
+@pytest.mark.parametrize("module", [expected_metrics, lanes, ranking, wide_range, _products, plain])
 def test_every_compiled_function_is_kept_in_the_cache(module):
     compiled = [value for value in vars(module).values() if isinstance(value, Dispatcher)]
     assert [function.stats.cache_path is not None for function in compiled] == [True] * len(compiled) != []

@@ -17,7 +17,7 @@ from mlrh._indicators import UNKNOWN
 from mlrh.baselines import LabelPowerset
 from mlrh.estimators.thresholds import TunedThresholds
 from mlrh.spaces import CardinalitySpace
-from mlrh.spaces.independent import SeparateLabels
+from mlrh.spaces.independent import IndependentLabels
 
 ONE_FEATURE = [[0.0], [1.0], [2.0], [4.0]]
 MATRIX = np.array([[1, np.nan], [0, 1], [np.nan, 0], [1, 1]])
@@ -317,7 +317,7 @@ def test_separate_labels_are_the_cardinality_space_of_all_sizes(seed, is_known):
     rng = np.random.RandomState(seed)
     scores, direction, weights = 3 * rng.normal(size=(20, 5)), rng.normal(size=(20, 5)), rng.uniform(size=20)
     known = rng.randint(UNKNOWN, 2, size=(20, 5)).astype(np.int8)
-    spaces = [SeparateLabels(5), CardinalitySpace(5, 0, 5)]
+    spaces = [IndependentLabels(5), CardinalitySpace(5, 0, 5)]
     separate, joint = (space.given(known) if is_known else space for space in spaces)
     for ours, theirs in zip(
         separate.expectations(scores, weights)[:2], joint.expectations(scores, weights), strict=False

@@ -11,8 +11,6 @@ from numbers import Integral
 
 import numpy as np
 
-from mlrh._parallel import map_blocks
-from mlrh.spaces import CardinalitySpace, ObservedSpace
 from mlrh.spaces._kernels import expected_metrics
 
 
@@ -27,9 +25,10 @@ def exact_match(distribution, *, min_labels=None, max_labels=None):
     counts = np.count_nonzero(modes, axis=1)
     outside = np.flatnonzero((counts < low) | (counts > high))
     if len(outside):
-        modes[outside] = _likeliest(distribution, np.clip(counts, low, high))[outside]
-        rows, sets = _modes_within(distribution, outside, low, high)
-        modes[rows] = sets
+        modes[outside] = distribution.likeliest(np.clip(counts, low, high))[outside]
+        possible, sets = distribution.modes_within(low, high)
+        within = outside[possible[outside]]
+        modes[within] = sets[within]
     return modes
 
 
@@ -44,7 +43,7 @@ def hamming(distribution, *, min_labels=None, max_labels=None):
     counts = np.count_nonzero(sets, axis=1)
     outside = np.flatnonzero((counts < low) | (counts > high))
     if len(outside):
-        sets[outside] = _likeliest(distribution, np.clip(counts, low, high))[outside]
+        sets[outside] = distribution.likeliest(np.clip(counts, low, high))[outside]
     return sets
 
 
@@ -53,10 +52,7 @@ def f1(distribution, *, min_labels=None, max_labels=None):
 
     Exact in every label space. The answer is empty only where the truth is likely to be.
     """
-    limits = _limits(distribution, min_labels, max_labels)
-    if _lists_sets(distribution):
-        return _over_listed(distribution, lambda probs, sets: expected_metrics.best_f1_by_sets(probs, sets, limits))
-    return _best(distribution, expected_metrics.f1_of_counts, limits)
+    return distribution.best("f1", _limits(distribution, min_labels, max_labels))
 
 
 def jaccard(distribution, *, min_labels=None, max_labels=None):
@@ -64,16 +60,16 @@ def jaccard(distribution, *, min_labels=None, max_labels=None):
 
     Exact in a cardinality space; in an observed space the best of the candidates that `best` compares.
     """
-    return _best(distribution, expected_metrics.jaccard_of_counts, _limits(distribution, min_labels, max_labels))
+    return distribution.best("jaccard", _limits(distribution, min_labels, max_labels))
 
 
 def top(distribution, k, *, min_labels=None, max_labels=None):
     """The k likeliest labels of each row, which contain the most right labels that k can; limits change k."""
     low, high = _limits(distribution, min_labels, max_labels)
-    n_labels = distribution.scores.shape[1]
+    n_rows, n_labels = distribution.shape
     if not _is_count(k) or k > n_labels:
         raise ValueError(f"k must be an integer from 0 to the number of labels, {n_labels}; got {k!r}.")
-    return _likeliest(distribution, np.full(len(distribution.scores), np.clip(k, low, high)))
+    return distribution.likeliest(np.full(n_rows, np.clip(k, low, high)))
 
 
 def best(distribution, metric, *, min_labels=None, max_labels=None):
@@ -98,9 +94,9 @@ def best(distribution, metric, *, min_labels=None, max_labels=None):
     if isinstance(metric, str) and metric in BY_NAME:
         return BY_NAME[metric](distribution, min_labels=min_labels, max_labels=max_labels)
     limits = _limits(distribution, min_labels, max_labels)
-    metric = expected_metrics.metric_function(metric, distribution.scores.shape[1])
-    _check_metric(metric, distribution.space)
-    return _best(distribution, metric, limits)
+    n_labels = distribution.shape[1]
+    expected_metrics.check_metric(expected_metrics.metric_function(metric, n_labels), n_labels, distribution.sizes())
+    return distribution.best(metric, limits)
 
 
 def expected(distribution, metric, Y):
@@ -146,107 +142,9 @@ def check(decision, answer_sizes, space):
     resolve(decision, answer_sizes)(space.distribution(np.empty((0, space.n_labels))))
 
 
-def _best(distribution, metric, limits):
-    """The best sets for a metric that has passed the check."""
-    if _lists_sets(distribution):
-        return _over_listed(
-            distribution, partial(expected_metrics.best_candidate_by_sets, metric=metric, limits=limits)
-        )
-    scores, pmf = _by_counts(distribution)
-    return expected_metrics.best_by_counts(scores, pmf, metric, limits, n_jobs=_n_jobs(distribution))
-
-
-def _check_metric(metric, space):
-    counts = np.count_nonzero(space.sets, axis=1) if hasattr(space, "sets") else None
-    base = _base(space)
-    sizes = (base.min_labels, base.max_labels) if counts is None else (int(counts.min()), int(counts.max()))
-    expected_metrics.check_metric(metric, space.n_labels, sizes)
-
-
-def _likeliest(distribution, counts):
-    """The counts[i] likeliest labels of each row; by score where that ranks them, since marginals are rounded."""
-    ranked_by = distribution.marginals() if _lists_sets(distribution) else _clamped_scores(distribution)
-    sets = np.zeros(ranked_by.shape, np.int8)
-    order = np.argsort(-ranked_by, axis=1, kind="stable")
-    np.put_along_axis(sets, order, (np.arange(sets.shape[1]) < counts[:, None]).astype(np.int8), axis=1)
-    return sets
-
-
-def _modes_within(distribution, rows, low, high):
-    """Those of the rows that have possible sets of low to high labels, and the most probable of these sets."""
-    space, known = _with_sizes(distribution.space, low, high), distribution.space.known
-    if space is None:
-        return rows[:0], np.empty((0, distribution.scores.shape[1]), np.int8)
-    if known is None:
-        return rows, space.mode(distribution.scores[rows])
-    rows = rows[space.fits(known[rows])]
-    return rows, space.given(known[rows]).mode(distribution.scores[rows])
-
-
-def _with_sizes(space, low, high):
-    """The label space without the sets of fewer than low or more than high labels; None if none are left."""
-    if hasattr(space, "sets"):
-        counts = np.count_nonzero(space.sets, axis=1)
-        kept = (counts >= low) & (counts <= high)
-        return ObservedSpace(space.sets[kept], space.set_bias[kept]) if kept.any() else None
-    base = _base(space)
-    low, high = max(low, base.min_labels), min(high, base.max_labels)
-    return CardinalitySpace(base.n_labels, low, high, base.size_bias, n_jobs=base.n_jobs) if low <= high else None
-
-
-def _lists_sets(distribution):
-    return hasattr(distribution.space, "sets")
-
-
-def _base(space):
-    """The cardinality space itself, of one where labels are known too."""
-    return getattr(space, "space", space)
-
-
-def _n_jobs(distribution):
-    return _base(distribution.space).n_jobs
-
-
-def _by_counts(distribution):
-    """Scores and probabilities of the sizes, in float64: all there is to know where no set is listed."""
-    scores = distribution.scores.astype(np.float64, copy=False)
-    return _clamped_scores(distribution), distribution.space.cardinality_pmf(scores)
-
-
-def _clamped_scores(distribution):
-    """Scores in float64, with numbers that stand for certainty where a label is known."""
-    scores, known = distribution.scores.astype(np.float64, copy=False), distribution.space.known
-    if known is None:
-        return scores
-    certain = 2e100  # beyond every score that a distribution takes
-    return np.where(known == 1, certain, np.where(known == 0, -certain, scores))
-
-
-def _over_listed(distribution, decide):
-    """Sets by decide(probs, sets) for blocks of rows."""
-    result = np.empty(distribution.scores.shape, np.int8)
-
-    def work(rows, probs):
-        result[rows] = decide(probs, distribution.space.sets)
-
-    _over_blocks(distribution, work)
-    return result
-
-
-def _over_blocks(distribution, work):
-    """work(rows, probabilities of the listed sets); the products inside have threads of their own."""
-    space, scores = distribution.space, distribution.scores
-    map_blocks(
-        lambda rows: work(rows, space.probabilities(scores, rows)),
-        len(scores),
-        rows_per_block=max(256, 2**20 // len(space.sets)),  # enough rows to share the table of a metric
-        n_jobs=1,
-    )
-
-
 def _limits(distribution, min_labels, max_labels):
     """Smallest and largest size of the answer as integers, checked."""
-    n_labels = distribution.scores.shape[1]
+    n_labels = distribution.shape[1]
     low, high = 0 if min_labels is None else min_labels, n_labels if max_labels is None else max_labels
     if not _is_count(low) or not _is_count(high) or low > min(high, n_labels):
         raise ValueError(

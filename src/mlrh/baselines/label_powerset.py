@@ -15,6 +15,7 @@ from sklearn.utils.validation import (
 
 from mlrh.baselines._base import _for_estimator, _has_proba, _log_proba, _SetClassifier, _weights_to_pass_on
 from mlrh.estimators import _targets
+from mlrh.spaces.observed import distinct_sets
 
 
 class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
@@ -74,7 +75,7 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
         weights, options = _weights_to_pass_on(self._chosen(), sample_weight, X)
         support = np.flatnonzero(weights > 0)
         form, shown = form.seen_in(Y[support]) if len(support) < len(Y) else (form, Y)
-        sets, codes_of_support = _distinct_sets(shown)
+        sets, codes_of_support = distinct_sets(shown)
         # A row of weight 0 has no influence whatever its class, but a class of its own would still become an answer.
         codes = np.zeros(len(Y), np.int64)
         codes[support] = codes_of_support
@@ -117,11 +118,3 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
 
     def _chosen(self):
         return LogisticRegression() if self.estimator is None else self.estimator
-
-
-def _distinct_sets(Y):
-    """The distinct rows of Y, smaller sets first, then those with lower labels, and the place of each row of Y."""
-    distinct, place = np.unique(Y, axis=0, return_inverse=True)
-    # By decreasing place within a size: the larger of two rows in sorted order has the lower labels.
-    order = np.lexsort([-np.arange(len(distinct)), distinct.sum(axis=1, dtype=np.int64)])
-    return distinct[order], np.argsort(order)[place.ravel()]

@@ -3,7 +3,6 @@
 A subclass says how X becomes features for the design, and how their coefficients are stored and give scores.
 """
 
-import warnings
 from abc import abstractmethod
 from copy import copy
 from dataclasses import dataclass
@@ -12,21 +11,26 @@ from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
-from sklearn.callback import CallbackSupportMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from mlrh import decisions
+from mlrh import decisions, spaces
 from mlrh._indicators import UNKNOWN
-from mlrh.estimators import _admissible, _targets
-from mlrh.estimators._callbacks import Iterations
+from mlrh._warnings import warn
+from mlrh.estimators import _targets
+from mlrh.estimators._callbacks import CallbackSupportMixin, fit_told
 from mlrh.fitting import solvers
 from mlrh.fitting.objective import Objective
-from mlrh.fitting.solvers.prox_newton import prox_newton
-from mlrh.spaces import CardinalitySpace, LabelSetDistribution
-from mlrh.spaces.independent import SeparateLabels
+from mlrh.spaces.independent import IndependentLabels
+
+NOTED_OF_X = ("n_features_in_", "feature_names_in_")
+OF_PARTS = ("_kept", "n_samples_seen_", "n_samples_kept_")
+ONE_CLASS = {False: (1, 1), True: (0, 1)}  # sizes for one class per row; True where two classes share one label
+MAX_SHARE = 8.0  # of one fit in where a path points to; evenly spaced values of C have 3 at most
+TOL_OF_STARTS = 1e-5  # of the separate fits that a fit with unknown labels starts from: it moves on anyway
+MAX_ITER_OF_STARTS = 200
 
 
 @dataclass(frozen=True)
@@ -38,17 +42,14 @@ class _Problem:
     weights: np.ndarray
     support: np.ndarray
     form: Any
-    sizes: tuple[int, int]
     space: Any
     noted: dict[str, Any]
     fitted_as: tuple
 
-
-NOTED_OF_X = ("n_features_in_", "feature_names_in_")
-OF_PARTS = ("_kept", "n_samples_seen_", "n_samples_kept_")
-PROX_NEWTON = "prox-newton"
-MAX_SHARE = 8.0  # of one fit in where a path points to; evenly spaced values of C have 3 at most
-SOLVERS = {"mm": solvers.mm, "lbfgs": solvers.lbfgs, "newton-cg": solvers.newton_cg, PROX_NEWTON: prox_newton}
+    @property
+    def is_complete(self):
+        """Whether every label of every row is known; the objective is convex only then."""
+        return not (self.Y == UNKNOWN).any()
 
 
 class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
@@ -58,14 +59,14 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     label_space_: Any
 
     _parameter_constraints: dict = {
-        "label_space": [StrOptions({"cardinality", "observed"})],
+        "label_space": [StrOptions(set(spaces.NAMES)), spaces.LabelSpace],
         "min_labels": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
         "max_labels": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
         "size_bias": ["boolean"],
         "C": [Interval(Real, 0, None, closed="right")],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
         "fit_intercept": ["boolean"],
-        "solver": [StrOptions({"auto", *SOLVERS})],
+        "solver": [StrOptions({"auto", *solvers.BY_NAME}), callable],
         "mm_step": [StrOptions({"safe", "paper"})],
         "tol": [Interval(Real, 0, None, closed="left")],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
@@ -93,38 +94,34 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         self
         """
         problem = self._pose(X, y, sample_weight)
-        context = self._init_callback_context(max_subtasks=self.max_iter + 1)
-        told = {"X": X, "y": y, "metadata": None if sample_weight is None else {"sample_weight": sample_weight}}
-        context.call_on_fit_task_begin(estimator=self, **told)
-        self._solve(problem, warm=self.warm_start, tell=(context, told))
-        context.call_on_fit_task_end(estimator=self, **told, reconstruction_attributes={})
+        with fit_told(self, X, y, sample_weight, max_iter=self.max_iter) as iterations:
+            self._solve(problem, warm=self.warm_start, iterations=iterations)
         return self
 
-    def _solve(self, problem, *, warm, tell=None):
-        """Keep the fit to a problem, from the last fit on if that is warm and has the same features and labels."""
+    def _solve(self, problem, *, warm, iterations=None):
+        """Keep the fit to a problem; with warm, from the last fit on if that has the same features and labels."""
         is_warm = warm and getattr(self, "_fitted_as", None) == problem.fitted_as
         earlier = self._earlier_scores(problem.X) if is_warm else None
         prepared = self._prepare(problem.X, problem.weights, self.C)
         starts = () if earlier is None else ((*self._project(prepared, earlier), self.label_space_),)
-        self._settle(problem, prepared, starts, tell=tell)
+        self._settle(problem, prepared, starts, iterations=iterations)
 
     def _fit_path(self, X, y, Cs, sample_weight=None):
-        """Yields self fitted at each C in turn; what doesn't depend on C is done once.
+        """Yields an estimator like this one, fitted, for each C in turn; what doesn't depend on C is done once.
 
         Each starts where the last two or three point to along log C, whichever is better.
         """
         problem = self._pose(X, y, sample_weight)
-        prepared = self._prepare(problem.X, problem.weights, max(Cs))
-        prepared.design.keeps_gram = True
-        is_convex = not (problem.Y == UNKNOWN).any()  # elsewhere another start may lead to another optimum
+        prepared = self._prepare(problem.X, problem.weights, max(Cs), keep_gram=True)
         reached: list[tuple] = []
         metric = solvers.MetricOfPath()
         for i, C in enumerate(Cs):
-            self.C = C
-            starts = _extrapolated(reached, Cs[: i + 1]) if is_convex else ()
+            fitted = clone(self).set_params(C=C)
+            # Where labels are unknown, another start may lead to another optimum.
+            starts = _extrapolated(reached, Cs[: i + 1]) if problem.is_complete else ()
             metric_at = metric if len(starts) > 0 and Cs[i - 1] <= C else None
-            reached = [*reached[-2:], self._settle(problem, prepared, starts, metric_at=metric_at)]
-            yield self
+            reached = [*reached[-2:], fitted._settle(problem, prepared, starts, metric_at=metric_at)]
+            yield fitted
 
     def _pose(self, X, y, sample_weight):
         """The checked training rows and their label space."""
@@ -137,43 +134,43 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         check_strength(self.C, weights)
         support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
         if len(support) < len(weights):
-            _admissible.check_any(support)
+            _targets.check_any(support)
             X, Y, weights = self._rows(X, support), Y[support], weights[support]
             form, Y = form.seen_in(Y)
-        _admissible.check_every_label_known(form.classes, Y)
+        _targets.check_every_label_known(form.classes, Y)
         problem = self._problem(X, Y, weights, support, form, noting)
-        self._warn_where_undetermined(form, Y, problem.sizes)
+        if not form.is_one_class_per_row:
+            _warn_where_undetermined(problem)
         return problem
 
     def _problem(self, X, Y, weights, support, form, noting):
         """The problem of checked rows; noting is a copy of this estimator that has seen their X."""
-        sizes = _admissible.ONE_CLASS[Y.shape[1] == 1]
-        if not form.is_one_class_per_row:
-            sizes = _admissible.sizes(Y, support, self.min_labels, self.max_labels)
-        all_sets = CardinalitySpace(Y.shape[1], *sizes, n_jobs=self.n_jobs)
-        space = _admissible.observed_space(Y, support) if self.label_space == "observed" else all_sets
+        space = spaces.resolve(
+            self.label_space,
+            min_labels=self.min_labels,
+            max_labels=self.max_labels,
+            size_bias=self.size_bias,
+            n_jobs=self.n_jobs,
+            sizes_of_y=ONE_CLASS[Y.shape[1] == 1] if form.is_one_class_per_row else None,
+        ).for_targets(Y, classes=form.classes, rows=support)
         if not form.is_one_class_per_row:
             decisions.check(self.decision, self.answer_sizes, space)
         noted = {name: vars(noting)[name] for name in NOTED_OF_X if name in vars(noting)}
         fitted_as = (noting.n_features_in_, form.classes.tolist(), *self._form_of_scores(support))
-        return _Problem(X, Y, weights, support, form, sizes, space, noted, fitted_as)
+        return _Problem(X, Y, weights, support, form, space, noted, fitted_as)
 
-    def _settle(self, problem, prepared, starts, *, metric_at=None, tell=None):
+    def _settle(self, problem, prepared, starts, *, metric_at=None, iterations=None):
         """Solve and keep the fit; a fit that fails before leaves the one that was. Returns the start for another C.
 
         Starts are as for `_start`, metric_at as for `lbfgs`. An interrupted fit is kept for a warm start; the interrupt
-        goes on either way. With tell, a callback context and what its hooks get, callbacks hear of every iteration.
+        goes on either way. Callbacks hear of every iteration through `iterations`.
         """
         self._warn_of_rounding(prepared)
-        objective = Objective(
-            prepared.design, problem.space, problem.Y, learn_bias=self._learns_bias, **self._strengths
-        )
+        learns = problem.space.learns_bias
+        objective = Objective(prepared.design, problem.space, problem.Y, learn_bias=learns, **self._strengths)
         begin, is_interrupted = self._start(objective, problem, starts)
-        iterations = None
-        if tell is not None and hasattr(self, "_skl_callbacks"):
-            context, told = tell
-            attributes_at = partial(self._attributes_at, problem, prepared, objective)
-            iterations = Iterations(self, context, told, attributes_at)
+        if iterations is not None:
+            iterations = iterations.showing(partial(self._attributes_at, problem, prepared, objective))
         max_iter = 0 if is_interrupted else self.max_iter
         solution = self._minimise(objective, begin, max_iter, iterations, metric_at=metric_at)
         coef, mean_score = self._store(problem, prepared, objective, solution.parameters)
@@ -185,13 +182,17 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     def _store(self, problem, prepared, objective, parameters):
         """Keep all that predictions need of a solver's parameters; returns coefficients and mean scores."""
         coef, mean_score, bias = objective.split(objective.canonical(parameters))
-        for name in (*NOTED_OF_X, *OF_PARTS):
+        of_space = self.label_space_.fitted_attributes() if hasattr(self, "label_space_") else {}
+        for name in (*NOTED_OF_X, *OF_PARTS, *of_space):
             self.__dict__.pop(name, None)
         self.__dict__.update(problem.noted)
-        self._keep_biases(problem.space, bias, prepared.design.X.dtype)
+        self.label_space_ = problem.space.with_bias(bias) if len(bias) else problem.space
+        for name, value in self.label_space_.fitted_attributes().items():
+            is_real = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+            setattr(self, name, value.astype(prepared.design.X.dtype) if is_real else value)
         self._keep(prepared, coef, mean_score)
         self._targets, self.classes_, self._fitted_as = problem.form, problem.form.classes, problem.fitted_as
-        self.support_, (self.min_labels_, self.max_labels_) = problem.support, problem.sizes
+        self.support_ = problem.support
         return coef, mean_score
 
     def _attributes_at(self, problem, prepared, objective, parameters):
@@ -202,7 +203,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
 
     def predict(self, X):
         """Label sets for the rows of X by the `decision`, in the form of the y of training."""
-        sets = self._decide(X)
+        sets = self._decide(self.distribution(X))
         return self._targets.decode(sets, X)
 
     def predict_proba(self, X) -> np.ndarray:
@@ -222,14 +223,13 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         scores = self._scores(X)
         return scores[:, 0] if self._targets.is_one_class_per_row and len(self.classes_) == 2 else scores
 
-    def distribution(self, X) -> LabelSetDistribution:
+    def distribution(self, X) -> spaces.LabelSetDistribution:
         """The distribution of the label set of each row of X, a LabelSetDistribution."""
-        scores = self._scores(X)
-        return self.label_space_.with_jobs(self.n_jobs).distribution(scores)
+        return self._distribution_of(self._scores(X))
 
     def score(self, X, y, sample_weight=None) -> float:
         """Share of rows whose predicted set is exactly right."""
-        predicted = self._decide(X)  # first, so that what isn't fitted says so
+        predicted = self._decide(self.distribution(X))  # first, so that what isn't fitted says so
         return self._targets.share_right(predicted, y, sample_weight)
 
     def __sklearn_is_fitted__(self):
@@ -243,9 +243,15 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         tags.input_tags.sparse = True
         return tags
 
-    def _decide(self, X):
+    def _scores(self, X):
+        check_is_fitted(self)
+        return self._scores_of(self._compared(X))
+
+    def _distribution_of(self, scores):
+        return self.label_space_.with_jobs(self.n_jobs).distribution(scores)
+
+    def _decide(self, distribution):
         """Predicted sets as an indicator matrix; one class per row is always the most probable one."""
-        distribution = self.distribution(X)
         if self._targets.is_one_class_per_row:
             return decisions.exact_match(distribution)
         return decisions.resolve(self.decision, self.answer_sizes)(distribution)
@@ -257,14 +263,11 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     def _rows(self, X, support): ...
 
     @abstractmethod
-    def _prepare(self, X, weights, C):
+    def _prepare(self, X, weights, C, *, keep_gram=False):
         """What fits at any C up to this one share: an object whose `design` the solver works on."""
 
     def _warn_of_rounding(self, prepared):
         """Say what rounding hides of the features at this C."""
-
-    def _share_kernel(self):
-        """Compute kernel values of the same rows once for all C of a path, where there is a kernel."""
 
     @abstractmethod
     def _earlier_scores(self, X):
@@ -283,77 +286,61 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         """What must not have changed for a warm start, besides features and labels."""
 
     @abstractmethod
-    def _scores(self, X): ...
+    def _compared(self, X):
+        """What scores of X are made of, whatever C: checked rows, or their kernel values."""
 
-    def _warn_where_undetermined(self, form, Y, sizes):
-        """Say once what the rows leave without a finite optimum; the objective's rules keep it finite."""
-        if form.is_one_class_per_row:
-            return
-        learns_sizes = self.size_bias and self.label_space == "cardinality"
-        problems = _admissible.undetermined(form.classes, Y, sizes, learns_sizes=learns_sizes)
-        if problems:
-            warnings.warn(
-                f"The training rows don't determine the model in full ({'; '.join(problems)}); a tiny penalty keeps it "
-                "finite, and what they don't show is hardly ever predicted. Add rows that show it, or leave it out.",
-                UserWarning,
-                stacklevel=5,
-            )
+    @abstractmethod
+    def _scores_of(self, compared):
+        """Scores (n_samples, n_labels) of what `_compared` gave."""
 
     def _start(self, objective, problem, starts):
-        """Where the solver begins, and whether finding that was interrupted.
+        """Where the solver begins, one or several places to choose from, and whether finding that was interrupted.
 
-        A start is coefficients, mean scores and the space of an earlier fit; of several the best is taken.
+        A start is coefficients, mean scores and the space of an earlier fit.
         """
         if len(starts):
-            return self._best_start(objective, starts), False
-        if not (problem.Y == UNKNOWN).any():
+            return np.array([_joined(objective, *start) for start in starts]), False
+        if problem.is_complete:
             return objective.start(), False
         coef, mean_score, is_interrupted = self._separate_fits(objective.design, problem.Y)
         return objective.start_from(coef, mean_score, np.zeros(objective.n_biases)), is_interrupted
 
-    @staticmethod
-    def _best_start(objective, starts):
-        space, best, lowest = objective.space, None, np.inf
-        for coef, mean_score, earlier_space in starts:
-            bias = earlier_space.bias if space.has_sets_of(earlier_space) else np.zeros(space.n_biases)
-            parameters = objective.start_from(coef, mean_score, bias)
-            value = objective.penalised_value(parameters) if len(starts) > 1 else 0.0
-            if best is None or value < lowest:
-                best, lowest = parameters, value
-        return best
-
     def _separate_fits(self, design, Y):
         """Coefficients and mean scores of one logistic regression per label, fitted to its known entries."""
-        objective = Objective(design, SeparateLabels(Y.shape[1]), Y, learn_bias=False, **self._strengths)
-        name, report, tol = self._default_solver, self._report("separate labels"), max(self.tol, 1e-5)
-        options = self._options_of(name)
-        solution = SOLVERS[name](objective, objective.start(), tol=tol, max_iter=200, report=report, **options)
-        self._raise_unless_kept(solution)
+        objective = Objective(design, IndependentLabels(Y.shape[1]), Y, learn_bias=False, **self._strengths)
+        tol = max(self.tol, TOL_OF_STARTS)
+        solution = self._call_solver(
+            self._default_solver, objective, objective.start(), tol, MAX_ITER_OF_STARTS, self._report("separate labels")
+        )
         coef, mean_score, _ = objective.split(solution.parameters)
         return coef, mean_score, solution.interrupted
 
     def _minimise(self, objective, start, max_iter, iterations, *, metric_at=None):
-        """The solver's solution; warns where it hasn't converged."""
+        """The solver's solution; warns where there was more to be had."""
         name = self._default_solver if self.solver == "auto" else self.solver
         if iterations is not None:
-            iterations.begin(start)
+            iterations.begin(np.atleast_2d(start)[0])
         report = self._report(name, iterations)
-        options = self._options_of(name, metric_at=metric_at)
-        solution = SOLVERS[name](objective, start, tol=self.tol, max_iter=max_iter, report=report, **options)
+        solution = self._call_solver(name, objective, start, self.tol, max_iter, report, metric_at=metric_at)
         if iterations is not None:
             iterations.close()
-        self._raise_unless_kept(solution)
         if not (solution.converged or solution.interrupted or solution.stopped) and max_iter == self.max_iter:
             remedy = "Increase max_iter, scale the features (for example with StandardScaler), or lower C."
             if solution.n_iter < self.max_iter:
-                remedy = "Rounding errors allow no further decrease; increase tol."
+                remedy = "No further step decreases the objective; scale the features, lower C, or increase tol."
             stop = f"solver {name!r} stopped after {solution.n_iter} iterations before reaching tol={self.tol:g}."
-            warnings.warn(f"{stop} {remedy}", ConvergenceWarning, stacklevel=5)
+            warn(f"{stop} {remedy}", ConvergenceWarning)
         return solution
 
-    def _raise_unless_kept(self, solution):
+    def _call_solver(self, name, objective, start, tol, max_iter, report, *, metric_at=None):
+        """The solution; an interrupted one only if it is to be kept."""
+        function = _solver(name)
+        offered = {"step": self.mm_step, "n_jobs": self.n_jobs, "metric_at": metric_at}
+        options = {option: offered[option] for option in getattr(function, "options", ())}
+        solution = function(objective, start, tol=tol, max_iter=max_iter, report=report, **options)
         if solution.interrupted and not self.warm_start:
             raise KeyboardInterrupt
+        return solution
 
     def _report(self, name, iterations=None):
         """What a solver calls after each iteration: prints a line, tells the callbacks; whether one asks to stop."""
@@ -371,17 +358,6 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
 
         return report
 
-    def _keep_biases(self, space, bias, dtype):
-        """Store the space with its learned biases and their fitted attributes, in place of an earlier fit's."""
-        for name in ("size_bias_", "sets_", "set_bias_"):
-            if hasattr(self, name):
-                delattr(self, name)
-        self.label_space_ = space.with_bias(bias) if len(bias) else space
-        if self.label_space == "observed":
-            self.sets_, self.set_bias_ = self.label_space_.sets, self.label_space_.set_bias.astype(dtype)
-        else:
-            self.size_bias_ = self.label_space_.size_bias.astype(dtype)
-
     @property
     def _strengths(self):
         """Of the two penalties on coefficients, in units of the loss."""
@@ -389,33 +365,41 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
 
     @property
     def _default_solver(self):
-        return PROX_NEWTON if self._strengths["l1"] > 0 else "lbfgs"
-
-    def _options_of(self, solver, *, metric_at=None):
-        """What a solver takes besides what all of them take."""
-        options = {
-            "mm": {"step": self.mm_step},
-            "lbfgs": {"metric_at": metric_at},
-            PROX_NEWTON: {"n_jobs": self.n_jobs},
-        }
-        return options.get(solver, {})
+        return "prox-newton" if self._strengths["l1"] > 0 else "lbfgs"
 
     def _check_penalty(self):
-        if self._strengths["l1"] > 0 and self.solver not in ("auto", PROX_NEWTON):
-            raise ValueError(
-                f"solver={self.solver!r} minimises smooth objectives, so l1_ratio must be 0; got {self.l1_ratio}. Use "
-                f"solver='auto' or {PROX_NEWTON!r}."
-            )
+        """Raise a ValueError where the solver can't minimise such an objective."""
+        name = self._default_solver if self.solver == "auto" else self.solver
+        l1_ratio = self.l1_ratio if self._strengths["l1"] > 0 else 0.0
+        solvers.check_pairing(name, _solver(name), offers=Objective.offers, l1_ratio=l1_ratio)
 
-    @property
-    def _learns_bias(self):
-        return self.label_space == "observed" or self.size_bias
+
+def _solver(name):
+    return name if callable(name) else solvers.BY_NAME[name]
+
+
+def _joined(objective, coef, mean_score, earlier_space):
+    """Parameters from an earlier fit's; its biases only where they are of the same sets."""
+    space = objective.space
+    bias = earlier_space.bias if space.has_sets_of(earlier_space) else np.zeros(space.n_biases)
+    return objective.start_from(coef, mean_score, bias)
+
+
+def _warn_where_undetermined(problem):
+    """Say once what the rows leave without a finite optimum; the objective's rules keep it finite."""
+    problems = [*_targets.constant_labels(problem.form.classes, problem.Y), *problem.space.undetermined(problem.Y)]
+    if problems:
+        warn(
+            f"The training rows don't determine the model in full ({'; '.join(problems)}); a tiny penalty keeps it "
+            "finite, and what they don't show is hardly ever predicted. Add rows that show it, or leave it out."
+        )
 
 
 def check_strength(C, weights):
-    with np.errstate(over="ignore"):
-        total = weights.sum()
-    if not np.isfinite(1.0 / C) or not np.isfinite(total):
+    """Raise a ValueError unless the penalty and the weights are numbers to compute with."""
+    with np.errstate(over="ignore", divide="ignore"):
+        total, inverse = weights.sum(), np.divide(1.0, C)
+    if not np.isfinite(inverse) or not np.isfinite(total):
         raise ValueError(f"1 / C and the sum of sample_weight must be finite; got C={C} and {total}.")
 
 

@@ -4,7 +4,6 @@ Forms: an indicator matrix (array, nested list, pandas or polars DataFrame, spar
 per row. `encode` recognises the form once; the `Targets` it returns turn later y and predictions to and fro.
 """
 
-import warnings
 from dataclasses import dataclass, replace
 from numbers import Integral
 
@@ -15,7 +14,8 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, _num_samples
 
-from mlrh._indicators import as_indicator, as_partly_known
+from mlrh._indicators import UNKNOWN, as_indicator, as_partly_known
+from mlrh._warnings import warn
 
 SET_TYPES = {"set": set, "frozenset": frozenset, "tuple": tuple, "list": list}
 
@@ -43,6 +43,35 @@ def check_same_length(X, Y):
     n_rows, n_targets = _num_samples(X), _num_samples(Y)
     if n_rows != n_targets:
         raise ValueError(f"X and y must have the same number of rows; got {n_rows} and {n_targets}.")
+
+
+def check_any(support):
+    """Raise a ValueError unless there is a row to learn from."""
+    if len(support) == 0:
+        raise ValueError("y must show a label of at least one row of positive weight; every entry is NaN or masked.")
+
+
+def check_every_label_known(names, Y):
+    """Raise a ValueError that names the first label of which nothing is known in any row."""
+    never = np.flatnonzero((Y == UNKNOWN).all(axis=0))
+    if len(never):
+        name = names[never].tolist()[0]
+        raise ValueError(
+            f"Every label must be known, present or absent, in at least one row; label {name!r} is NaN or masked in "
+            "all of them. Leave its column out of y."
+        )
+
+
+def constant_labels(names, Y):
+    """Labels that all rows have, or none, in words: such rows don't tell how the label depends on the features."""
+    problems = []
+    for value, state in ((0, "absent from"), (1, "present in")):
+        constant = np.flatnonzero(np.isin(Y, (value, UNKNOWN)).all(axis=0))
+        if len(constant):
+            listed = [repr(name) for name in names[constant].tolist()]
+            more = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
+            problems.append(f"{state} every training row: label {', '.join(listed[:10])}{more}")
+    return problems
 
 
 @dataclass(frozen=True)
@@ -189,11 +218,10 @@ def _plain(y):
     values = _array(y)
     if values.ndim == 2 and values.shape[1] == 1 and not _looks_like_label_sets(y):
         _check_column(values[:, 0])
-        warnings.warn(
+        warn(
             "A column-vector y was passed when a 1d array was expected. Please change the shape of y to (n_samples,), "
             "for example using ravel().",
             DataConversionWarning,
-            stacklevel=5,
         )
         values = values[:, 0]
         y = values

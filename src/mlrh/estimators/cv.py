@@ -23,6 +23,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight
 
 from mlrh._indicators import UNKNOWN
+from mlrh._warnings import warn
 from mlrh.estimators import _targets
 from mlrh.estimators._base import MLRHBase
 from mlrh.estimators.kernel import KernelMLRHClassifier
@@ -68,7 +69,7 @@ class _Chosen(MLRHBase):
             raise ValueError(
                 "n_jobs must not be 0; use None or 1 for one process, -1 for one per core, or their number."
             )
-        self._with_C(Cs[0])._validate_X(X, reset=True)  # of what is wrong with all rows, no fold should be accused
+        self._with_C(Cs[0])._validate_X(X, reset=True)  # errors in the whole of X are reported before folds are made
         form, Y = _targets.encode(y, partly_known=True)
         _targets.check_same_length(X, Y)
         _check_scoring(self.scoring, form, Y)
@@ -323,10 +324,8 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
         if not gammas:
             raise ValueError("gammas must hold at least one value; got none.")
         if len(gammas) > 1 and self.kernel in WITHOUT_GAMMA:
-            warnings.warn(
+            warn(
                 f"kernel={self.kernel!r} has no gamma, so that all {len(gammas)} gammas give the same fits; give one.",
-                UserWarning,
-                stacklevel=4,
             )
         return [{"gamma": gamma} for gamma in gammas]
 
@@ -415,12 +414,23 @@ def log_prob(model, X, y, sample_weight=None) -> float:
     Where y is complete, of the true set. A set with a label that training didn't show counts as log 1e-6, a row of
     which nothing is known not at all; NaN if there are no others.
     """
+    return _log_prob_of(model, model.distribution(X), y, sample_weight)
+
+
+def _exact_match_of(model, distribution, y, sample_weight=None):
+    return model._targets.share_right(model._decide(distribution), y, sample_weight)
+
+
+def _log_prob_of(model, distribution, y, sample_weight=None):
     Y, unseen = model._targets.partial_indicator(y, partly_known=True)
-    log_probs = model.distribution(X).log_prob_of_known(np.where(Y == UNKNOWN, np.nan, Y))
+    log_probs = distribution.log_prob_of_known(np.where(Y == UNKNOWN, np.nan, Y))
     weights = np.ones(len(Y)) if sample_weight is None else np.asarray(sample_weight, np.float64)
     weights = weights * (Y != UNKNOWN).any(axis=1)
     losses = np.where(unseen, np.log(FLOOR), np.maximum(log_probs, np.log(FLOOR)))
     return float(weights @ losses / weights.sum()) if weights.any() else np.nan
+
+
+OF_DISTRIBUTIONS = {exact_match: _exact_match_of, log_prob: _log_prob_of}  # the same of a distribution at hand
 
 
 def best_index(scores, *, decimals=None) -> tuple[int, int]:
@@ -444,8 +454,6 @@ def _path_scores(estimator, rows, train, held_out, setting, Cs, scorers):
     if len(held_out) == 0:
         return np.full((len(Cs), len(scorers)), np.nan)
     X_train, X_held_out = _parts(model, X, train, held_out)
-    if all(scorer in (exact_match, log_prob) for scorer in scorers):
-        model._share_kernel()  # others might change rows in place, unnoticed
     y_train, y_held_out = _safe_indexing(y, train), _safe_indexing(y, held_out)
     weight, weighted = (None, {}) if weights is None else (weights[train], {"sample_weight": weights[held_out]})
     arguments = [weighted if _takes_weights(scorer) else {} for scorer in scorers]
@@ -453,10 +461,26 @@ def _path_scores(estimator, rows, train, held_out, setting, Cs, scorers):
         # A label may be constant within a fold, and an extreme C stop early; the final fit has its own warnings.
         warnings.filterwarnings("ignore", "The training rows don't determine the model", UserWarning)
         warnings.simplefilter("ignore", ConvergenceWarning)
+        held_out_rows = _HeldOut(X_held_out, y_held_out)
         return [
-            [scorer(fitted, X_held_out, y_held_out, **own) for scorer, own in zip(scorers, arguments, strict=True)]
+            [held_out_rows.score(fitted, scorer, own) for scorer, own in zip(scorers, arguments, strict=True)]
             for fitted in _fits(model, X_train, y_train, Cs, weight)
         ]
+
+
+class _HeldOut:
+    """Held-out rows and what scores are made of, which is the same for all C: kernel values are computed once."""
+
+    def __init__(self, X, y):
+        self._X, self._y, self._compared = X, y, None
+
+    def score(self, fitted, scorer, arguments):
+        if scorer not in OF_DISTRIBUTIONS:
+            return scorer(fitted, self._X, self._y, **arguments)
+        if not isinstance(self._compared, list):  # blocks that are too large to keep are made again
+            self._compared = fitted._compared(self._X)
+        distribution = fitted._distribution_of(fitted._scores_of(self._compared))
+        return OF_DISTRIBUTIONS[scorer](fitted, distribution, self._y, **arguments)
 
 
 def _fits(model, X, y, Cs, weight):

@@ -1,6 +1,5 @@
 """KernelMLRHClassifier: scores that are linear in a kernel of the training rows."""
 
-import warnings
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -9,9 +8,9 @@ import numpy as np
 from scipy import sparse
 from sklearn.metrics.pairwise import KERNEL_PARAMS, pairwise_kernels
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
-from mlrh._parallel import map_blocks
+from mlrh._warnings import warn
 from mlrh.estimators._base import MLRHBase
 from mlrh.fitting.design import Design, GramFeatures
 
@@ -26,18 +25,6 @@ class _KernelPart:
     X: Any
     gamma: float
     features: GramFeatures
-
-
-class _Shared:
-    """Kernel values of the rows that were last asked for, for fits to the same rows with another C."""
-
-    def __init__(self):
-        self._X, self._kernel = None, None
-
-    def of(self, X, compute):
-        if self._X is not X:
-            self._X, self._kernel = X, compute()
-        return self._kernel
 
 
 class KernelMLRHClassifier(MLRHBase):
@@ -164,14 +151,14 @@ class KernelMLRHClassifier(MLRHBase):
     def _form_of_scores(self, support):
         return self.kernel, support.tolist() if self.kernel == "precomputed" else None
 
-    def _prepare(self, X, weights, C):
+    def _prepare(self, X, weights, C, *, keep_gram=False):
         gamma = self._gamma_value(X, weights)
         gram = self._kernel_matrix(X, X, gamma)
         if callable(self.kernel) or self.kernel == "precomputed":
             _check_symmetric(gram)
             gram = 0.5 * (gram + gram.T)
         features = GramFeatures(gram)
-        options = {"fit_intercept": self.fit_intercept, "n_jobs": self.n_jobs}
+        options = {"fit_intercept": self.fit_intercept, "keep_gram": keep_gram, "n_jobs": self.n_jobs}
         design = Design(features.features, weights, n_leading=features.n_leading, **options)
         return _KernelPart(design, X, gamma, features)
 
@@ -185,11 +172,9 @@ class KernelMLRHClassifier(MLRHBase):
 
     def _warn_of_rounding(self, prepared):
         if prepared.features.lost > 0.01 / self.C > 0:
-            warnings.warn(
+            warn(
                 "The kernel matrix is so unevenly scaled that rounding hides a part of it that matters at this C. "
                 "Scale the features, for example with StandardScaler.",
-                UserWarning,
-                stacklevel=5,
             )
 
     def _keep(self, prepared, coef, mean_score):
@@ -199,26 +184,21 @@ class KernelMLRHClassifier(MLRHBase):
         self.dual_coef_ = np.ascontiguousarray(prepared.features.to_dual(coef).T).astype(dtype)
         self.intercept_ = (mean_score - prepared.design.mean @ coef).astype(dtype)
 
-    def _share_kernel(self):
-        self._shared = _Shared()
-
-    def _scores(self, X):
-        check_is_fitted(self)
-        shared = vars(self).get("_shared")
-        given, X = X, self._validate_X(X, reset=False)
+    def _compared(self, X):
+        """Blocks of kernel values of X and the rows of the fit: one to keep, or several, each made as it is used."""
+        X = self._validate_X(X, reset=False)
         X = X[:, self.support_] if self.kernel == "precomputed" else X
-        n_rows, n_fitted = X.shape[0], self.dual_coef_.shape[1]
-        scores = np.empty((n_rows, len(self.dual_coef_)), X.dtype)
+        n_rows, step = X.shape[0], max(1, BLOCK_ENTRIES // self.dual_coef_.shape[1])
+        if n_rows <= step:
+            return [self._kernel_block(X)]
+        return (self._kernel_block(X[start : start + step]) for start in range(0, n_rows, step))
 
-        def work(rows):
-            scores[rows] = self._kernel_matrix(X[rows], self.X_fit_, self._gamma) @ self.dual_coef_.T + self.intercept_
+    def _kernel_block(self, X):
+        return self._kernel_matrix(X, self.X_fit_, self._gamma), X.dtype
 
-        if shared is not None and n_rows * n_fitted <= BLOCK_ENTRIES:
-            kernel = shared.of(given, lambda: self._kernel_matrix(X, self.X_fit_, self._gamma))
-            return (kernel @ self.dual_coef_.T + self.intercept_).astype(X.dtype, copy=False)
-        # Blocks bound the memory of the kernel matrix; the products inside have threads of their own.
-        map_blocks(work, n_rows, rows_per_block=max(1, BLOCK_ENTRIES // n_fitted), n_jobs=1)
-        return scores
+    def _scores_of(self, compared):
+        parts = [(block @ self.dual_coef_.T + self.intercept_).astype(dtype) for block, dtype in compared]
+        return np.concatenate(parts)
 
     def _kernel_matrix(self, X, other, gamma):
         """Kernel values in float64: rounded to float32 the matrix would have negative eigenvalues."""

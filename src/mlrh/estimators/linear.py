@@ -1,6 +1,5 @@
 """MLRHClassifier: scores that are linear in the features."""
 
-import warnings
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +13,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from mlrh._indicators import UNKNOWN
-from mlrh.estimators import _admissible, _targets
+from mlrh._warnings import warn
+from mlrh.estimators import _targets
 from mlrh.estimators._base import MLRHBase, check_strength
 from mlrh.fitting.design import Design, GramRows, OrthogonalRows, row_space
 
@@ -95,9 +95,9 @@ class MLRHClassifier(MLRHBase):
 
     Parameters
     ----------
-    label_space : {"cardinality", "observed"}, default="cardinality"
+    label_space : {"cardinality", "observed"} or LabelSpace, default="cardinality"
         "cardinality": all sets of an admissible size. "observed": the sets that training shows, each with a learned
-        bias, so that labels can attract each other.
+        bias, so that labels can attract each other. Or an instance of a class of mlrh.spaces, or of your own.
     min_labels, max_labels : int or "auto", default="auto"
         Smallest and largest admissible size. "auto" takes them from the training rows, so a small training set whose
         rows all happen to have two labels or more can never answer with one: min_labels=1 is the remedy. Rows outside
@@ -111,9 +111,10 @@ class MLRHClassifier(MLRHBase):
         Share of the L1 penalty, as in LogisticRegression: the penalty is l1_ratio |coef|_1 + (1 - l1_ratio) / 2
         |coef|^2. Where it is not 0, coefficients of features that hardly help are exactly 0.
     fit_intercept : bool, default=True
-    solver : {"auto", "lbfgs", "newton-cg", "mm", "prox-newton"}, default="auto"
+    solver : {"auto", "lbfgs", "newton-cg", "mm", "prox-newton"} or function, default="auto"
         "auto" is "lbfgs", or "prox-newton" where l1_ratio is not 0, which is the only one that can do that. "mm" is the
-        paper's majorisation-minimisation. All reach the same optimum, mm slowly.
+        paper's majorisation-minimisation. All reach the same optimum, mm slowly. A function of your own is called as
+        these are (docs/extending.md).
     mm_step : {"safe", "paper"}, default="safe"
         Step of "mm": the bound that holds for all labels jointly, or the paper's, twice as long, which is allowed where
         it can't increase the objective (cardinality space without size_bias).
@@ -149,7 +150,8 @@ class MLRHClassifier(MLRHBase):
         Cardinality space only; zeros unless learned.
     sets_, set_bias_ : arrays of shape (n_sets, n_labels) and (n_sets,)
         Observed space only.
-    label_space_ : mlrh.spaces.CardinalitySpace or ObservedSpace
+    label_space_ : mlrh.spaces.LabelSpace
+        With its learned biases.
     support_ : array
         Indices of the training rows of positive weight.
     n_iter_ : int
@@ -245,11 +247,9 @@ class MLRHClassifier(MLRHBase):
         self._check_penalty()
         is_first = not hasattr(self, "_kept")
         if is_first and hasattr(self, "n_samples_seen_"):
-            warnings.warn(
+            warn(
                 "The rows shown to partial_fit before were not saved with the model, so that only those shown from now "
-                "on count. To go on with all of them, save the model with keep_rows=True.",
-                UserWarning,
-                stacklevel=2,
+                "on count. To go on with all of them, save the model with keep_rows=True."
             )
         form = self._declared_form(y, classes, is_first=is_first)
         Y = form.indicator(y, partly_known=True)
@@ -265,7 +265,7 @@ class MLRHClassifier(MLRHBase):
         support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
         before = _KeptRows(X[:0], Y[:0], weights[:0]) if is_first else self._kept
         kept = before.plus(X[support], Y[support], weights[support])
-        _admissible.check_any(kept.weights)
+        _targets.check_any(kept.weights)
         problem = self._problem(kept.X, kept.Y, kept.weights, np.arange(len(kept.Y)), form, noting)
         n_seen = len(Y) if is_first else self.n_samples_seen_ + len(Y)
         self._solve(problem, warm=not is_first)
@@ -309,8 +309,8 @@ class MLRHClassifier(MLRHBase):
     def _form_of_scores(self, support):
         return ("linear",)
 
-    def _prepare(self, X, weights, C):
-        options = {"fit_intercept": self.fit_intercept, "n_jobs": self.n_jobs}
+    def _prepare(self, X, weights, C, *, keep_gram=False):
+        options = {"fit_intercept": self.fit_intercept, "keep_gram": keep_gram, "n_jobs": self.n_jobs}
         outer = Design(X, weights, **options)
         rows = row_space(outer, C) if self.l1_ratio == 0 else None  # an L1 penalty is one on coefficients of X itself
         inner = outer if rows is None else Design(rows.features, weights, n_leading=rows.n_leading, **options)
@@ -331,9 +331,11 @@ class MLRHClassifier(MLRHBase):
         # With the coefficients as they are stored: their rounding times a large mean would not be small.
         self.intercept_ = (mean_score - self.coef_ @ prepared.outer.mean).astype(dtype)
 
-    def _scores(self, X):
-        check_is_fitted(self)
-        X = self._validate_X(X, reset=False)
+    def _compared(self, X):
+        return self._validate_X(X, reset=False)
+
+    def _scores_of(self, compared):
+        X = compared
         return _products(X, self.coef_.astype(X.dtype, copy=False)) + self.intercept_.astype(X.dtype, copy=False)
 
 

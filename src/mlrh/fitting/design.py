@@ -17,11 +17,12 @@ MIN_ENTRIES = 200_000  # of X, below which BLAS is as fast with few labels, too
 class Design:
     """Features X (n_samples, n_features) of rows with weights, with or without an intercept.
 
-    n_leading promises that the columns beyond so many add little to those before. n_jobs is for products with sparse
-    features and with few labels; others have the threads of BLAS.
+    n_leading promises that the columns beyond so many add little to those before. keep_gram keeps the Gram matrix for
+    further fits to the same rows. n_jobs is for products with sparse features and with few labels; others have the
+    threads of BLAS.
     """
 
-    def __init__(self, X, weights, *, fit_intercept, n_leading=None, n_jobs=None):
+    def __init__(self, X, weights, *, fit_intercept, n_leading=None, keep_gram=False, n_jobs=None):
         self.weights, self.fit_intercept = weights, fit_intercept
         self.n_samples, self.n_features = X.shape
         self.n_leading = self.n_features if n_leading is None else n_leading
@@ -36,7 +37,7 @@ class Design:
                 self.X = (X - self.mean).astype(X.dtype, copy=False) if fit_intercept else X
         self.is_shifted = bool(self.shift.any())
         self._n_jobs = n_jobs
-        self.keeps_gram, self._grams = False, {}
+        self._keep_gram, self._grams = keep_gram, {}
         self._transposed = sparse.csr_array(self.X.T) if sparse.issparse(self.X) else None
 
     def scores(self, coef, intercept):
@@ -77,12 +78,12 @@ class Design:
     def gram(self, n_columns=None):
         """(X - mean)' diag(weights) (X - mean), in float64 throughout, for all columns of X or the first ones.
 
-        The array is the caller's to change; with keeps_gram, another one stays here for the next call.
+        The array is the caller's to change; with keep_gram, another one stays here for the next call.
         """
         n_columns = self.n_features if n_columns is None else n_columns
         if n_columns not in self._grams:
             gram = self._make_gram(self.X[:, :n_columns], self.shift[:n_columns])
-            if not self.keeps_gram:
+            if not self._keep_gram:
                 return gram
             self._grams[n_columns] = gram
         return self._grams[n_columns].copy()

@@ -3,17 +3,16 @@
     sum_i weight_i [log Z(x_i) - sum_k y_ik s_k(x_i) - b(y_i)] + alpha/2 |coef|^2 + undetermined
 
 in units of the loss, so alpha = 1/C, or less where an L1 penalty l1 |coef|_1 comes on top. That is not smooth: values
-and derivatives leave it out, and only a solver that knows it (`proximal`) reaches the optimum.
-
-Where labels of a row are unknown, what is subtracted from log Z is the logarithm of the sum over the sets that agree
-with the row, log Z(x_i | known); the objective is then no longer convex.
+and derivatives leave it out, and only a solver that knows it (`prox_newton`) reaches the optimum. The sums over rows
+are those of `rows`; where labels of a row are unknown, the objective is no longer convex.
 
 The parameters are one flat vector: coef (n_features, n_labels), the intercept (the mean score, see `design`), and the
 biases if they are learned. What the data may leave undetermined has a rule:
 
-* biases have a ridge BIAS_RIDGE/2 |b|^2, since the scores can absorb any a + c |y| (sizes) or a + u'y (sets). So at the
-  optimum sum b = 0 and, with an intercept, sum_j j b_j = 0 (sets: sum_s b_s y_s = 0), and a size that nobody has gets a
-  finite bias. Gradients are projected onto these conditions: along what is absorbed nothing but the ridge would pull;
+* biases have the ridge of their space, bias_ridge/2 |b|^2, since the scores can absorb any a + c |y| (sizes) or a + u'y
+  (sets). So at the optimum sum b = 0 and, with an intercept, sum_j j b_j = 0 (sets: sum_s b_s y_s = 0), and a size that
+  nobody has gets a finite bias. Gradients are projected onto these conditions: along what is absorbed nothing but the
+  ridge would pull;
 * the intercept has a ridge of INTERCEPT_RIDGE per unit of weight, which matters only where there is no finite optimum:
   a label never or always present, or every row at the smallest or the largest admissible size.
 """
@@ -23,7 +22,6 @@ from functools import cached_property
 import numpy as np
 from scipy import linalg, sparse, special
 
-from mlrh._indicators import UNKNOWN
 from mlrh.fitting.metric import (
     MAX_FACTORED,
     CoefficientMetric,
@@ -32,9 +30,9 @@ from mlrh.fitting.metric import (
     diagonal_pays,
     reciprocals,
 )
+from mlrh.fitting.rows import RowsInMemory
 
-BIAS_RIDGE = 0.1
-INTERCEPT_RIDGE = 1e-10
+INTERCEPT_RIDGE = 1e-10  # so small that optima of all else equal scikit-learn's to 1e-6
 MIN_INDEPENDENCE = 2 / 3  # below, a label's step disturbs the others too much (measured: .76 helps, .53 hurts)
 
 
@@ -55,24 +53,15 @@ class Objective:
 
     def __init__(self, design, space, Y, *, alpha, learn_bias, l1=0.0):
         self.design, self.space, self.alpha, self.l1 = design, space, alpha, l1
+        self.rows = RowsInMemory(design, space, Y)
         self.n_labels = space.n_labels
         self.n_biases = space.n_biases if learn_bias else 0
-        weights = design.weights
-        self._weights = weights if np.ptp(weights) > 0 or weights[0] != 1 else None
-        self.label_totals, self.known_totals = weights @ (Y == 1), weights @ (Y != UNKNOWN)
-        is_complete = (Y != UNKNOWN).all(axis=1)
-        self._partly_known = np.flatnonzero(~is_complete)
-        self._given = space.given(Y[self._partly_known]) if len(self._partly_known) else None
-        # The rows that are complete, and nothing in the others.
-        self.Y = Y if self._given is None else np.where(is_complete[:, None], Y, 0).astype(Y.dtype)
-        counts = space.bias_counts(Y[is_complete], weights[is_complete])
-        self._bias_counts = counts if learn_bias else np.zeros(0)
-        self._fixed_bias_loss = 0.0 if learn_bias else -float(counts @ space.bias)
-        self._target = self._pull_back(self.Y.astype(design.X.dtype), self._bias_counts)
         absorbed = space.absorbed_biases()[:, : None if design.fit_intercept else 1]
-        self._absorbed = linalg.orth(absorbed) if learn_bias else np.zeros((0, 0))
+        self._absorbed = linalg.orth(absorbed) if learn_bias and absorbed.size else np.zeros((self.n_biases, 0))
+        self._bias_ridge = np.broadcast_to(np.asarray(space.bias_ridge, np.float64), (self.n_biases,))
         self._intercept_ridge = INTERCEPT_RIDGE * design.total_weight if design.fit_intercept else 0.0
-        self._evaluated: tuple = (None, 0.0, None)  # parameters, value and gradient of the last candidate for a start
+
+    offers = frozenset({"hessian", "metric", "majoriser", "l1"})
 
     @cached_property
     def scale(self):
@@ -84,9 +73,15 @@ class Objective:
         """Of one product with the features."""
         return 2 * self.design.X.size * self.n_labels
 
-    def rounding_error(self, value):
-        """What to expect of a value as rounding error: it is a sum of terms as large as those of `scale`."""
-        return 4 * float(np.finfo(self.design.X.dtype).eps) * (abs(value) + self.scale)
+    def rounding_error(self, parameters, value):
+        """What to expect of a value as rounding error.
+
+        It is a difference of two sums, of log-partitions and of the scores of true labels, of terms as large as those
+        of `scale`; where scores are huge, so are both.
+        """
+        coef, intercept, _ = self.split(parameters)
+        terms = abs(value) + self.scale + abs(self.rows.score_of_truth(coef, intercept))
+        return 4 * float(np.finfo(self.design.X.dtype).eps) * terms
 
     def split(self, parameters):
         """coef (n_features, n_labels), intercept (n_labels,) and biases (n_biases,) as views."""
@@ -124,94 +119,49 @@ class Objective:
         return self.value_and_gradient(parameters)[0]
 
     def value_and_gradient(self, parameters):
-        """The objective and its gradient: marginals - Y, pulled back through the design.
-
-        In rows that are partly known, the marginals given what is known take the place of Y.
-        """
-        evaluated, self._evaluated = self._evaluated, (None, 0.0, None)
-        if evaluated[0] is parameters:
-            return evaluated[1:]
-        scores, expectations = self._expectations(parameters)
-        if self._given is None:
-            scores = None  # as large as the marginals, and not needed any more
-        return self._value_and_gradient(parameters, scores, expectations)
+        """The objective and its gradient, flat."""
+        return self._penalised(parameters, self.rows.loss_and_gradient(*self._at(parameters)))
 
     def with_curvatures(self, parameters):
-        """value_and_gradient, and curvatures: of single scores, what misfit adds to them, and of single biases.
-
-        Those of scores (n_samples, n_labels) are the variances of the labels times the weights, as if nothing were
-        known of a row, those of biases bounds of their variances. Misfit is how much steeper the secant is that would
-        bring a score to about the other side of 0, where the label is a surprise.
-        """
-        scores, expectations = self._expectations(parameters)
-        _, marginals, bias_mean = expectations
-        variances = marginals * (1 - marginals)
-        value, gradient = self._value_and_gradient(parameters, scores, expectations)
-        misfit = np.maximum(np.abs(marginals) / (np.abs(scores) + 2) - variances, 0)
-        if self._weights is not None:
-            weights = self._weights[:, None].astype(variances.dtype)
-            variances, misfit = variances * weights, misfit * weights
-        return value, gradient, variances, misfit, self._biases(bias_mean)
+        """value_and_gradient, and the curvatures of scores, of misfit and of biases (`RowsInMemory`)."""
+        sums, (variances, misfit, bias_mean) = self.rows.with_curvatures(*self._at(parameters))
+        return *self._penalised(parameters, sums), variances, misfit, self._biases(bias_mean)
 
     def l1_penalty(self, parameters):
         """The part of the penalised objective that values and derivatives leave out."""
         return self.l1 * float(np.abs(self.split(parameters)[0]).sum())
 
-    def penalised_value(self, parameters):
-        """The whole objective, infinite where it is not a number; kept for a solver that starts at these parameters."""
-        value, gradient = self.value_and_gradient(parameters)
-        self._evaluated = parameters, value, gradient
-        value += self.l1_penalty(parameters)
-        return value if np.isfinite(value) else np.inf
-
     @property
     def ridges(self):
         """The strength of the L2 penalty on each parameter."""
-        return self._ridged(np.ones(len(self._target)))
+        return self._ridged(np.ones((self.design.n_features + 1) * self.n_labels + self.n_biases))
 
     def determined(self, direction):
         """The direction without its part along the biases that scores absorb."""
         return self._determined(direction.copy())
 
-    def _expectations(self, parameters):
-        """Scores, and what the space says of them."""
+    def _at(self, parameters):
+        """Space, coefficients and intercept at the parameters."""
         coef, intercept, _ = self.split(parameters)
-        scores = self.design.scores(coef, intercept)
-        return scores, self.space_at(parameters).expectations(scores, self.design.weights)
+        return self.space_at(parameters), coef, intercept
 
-    def _value_and_gradient(self, parameters, scores, expectations):
-        """`value_and_gradient`; the marginals among the expectations are changed."""
-        log_partition, marginals, bias_mean = expectations
-        weights = self.design.weights
-        loss = weights @ log_partition.astype(np.float64) - parameters @ self._target
-        marginals -= self.Y
-        if self._given is not None:
-            rows = self._partly_known
-            log_known, expected, known_bias_mean = self._given_at(parameters).expectations(scores[rows], weights[rows])
-            loss -= weights[rows] @ log_known.astype(np.float64)
-            marginals[rows] -= expected
-            bias_mean = bias_mean - known_bias_mean
+    def _penalised(self, parameters, sums):
+        """Value and gradient from the sums over rows."""
+        loss, d_coef, d_intercept, d_bias = sums
         pulled = self._ridged(parameters)
-        value = loss + self._fixed_bias_loss + 0.5 * parameters @ pulled
-        pulled += self._pull_back(marginals, self._biases(bias_mean) - self._bias_counts)
-        return float(value), self._determined(pulled)
+        value = loss + 0.5 * float(parameters @ pulled)
+        pulled += _join(d_coef, d_intercept, self._biases(d_bias))
+        return value, self._determined(pulled)
 
     def hessian(self, parameters):
         """The function direction -> Hessian @ direction at the parameters."""
-        coef, intercept, _ = self.split(parameters)
-        scores, weights, rows = self.design.scores(coef, intercept), self.design.weights, self._partly_known
-        space, given = self.space_at(parameters), self._given_at(parameters)
+        of_rows = self.rows.hessian(*self._at(parameters))
 
         def product(direction):
             d_coef, d_intercept, d_bias = self.split(direction)
-            d_scores = self.design.scores(d_coef, d_intercept)
-            moved_bias = d_bias if self.n_biases else np.zeros(space.n_biases)
-            d_marginals, d_bias_mean = space.curvature(scores, d_scores, moved_bias, weights)
-            if given is not None:
-                d_expected, d_known = given.curvature(scores[rows], d_scores[rows], moved_bias, weights[rows])
-                d_marginals[rows] -= d_expected
-                d_bias_mean = d_bias_mean - d_known
-            pulled = self._pull_back(d_marginals, self._biases(d_bias_mean))
+            d_bias = d_bias if self.n_biases else np.zeros(self.space.n_biases)
+            in_coef, in_intercept, in_bias = of_rows(d_coef, d_intercept, d_bias)
+            pulled = _join(in_coef, in_intercept, self._biases(in_bias))
             pulled += self._ridged(direction)
             return self._determined(pulled)
 
@@ -235,11 +185,11 @@ class Objective:
         where that tells nothing: without a ridge; where labels are unknown, which leaves more than one optimum; and
         where sizes hardly vary, so that intercepts may shift together.
         """
-        if self.alpha == 0 or self._given is not None or self._independence < 0.2:
+        if self.alpha == 0 or not self.rows.are_complete or self._independence < 0.2:
             return np.inf
         coef, intercept, bias = self.split(gradient)
         of_intercept = reciprocals(0.1 * self.design.total_weight * self._own_curvatures())
-        squares = np.square(coef).sum() / self.alpha + np.square(bias).sum() / BIAS_RIDGE
+        squares = np.square(coef).sum() / self.alpha + (np.square(bias) / self._bias_ridge).sum()
         return 0.5 * float(squares + np.square(intercept) @ of_intercept)
 
     def n_blocks(self):
@@ -299,21 +249,8 @@ class Objective:
         Dense features have a matrix for each label, or one for all; sparse ones the correlations of the usual metric,
         and diagonals of their own.
         """
-        curvatures = self._curvatures(parameters)
+        curvatures = self.rows.curvatures(*self._at(parameters))
         return self._solver(self._coefficients_with(curvatures), curvatures.sum(axis=0, dtype=np.float64))
-
-    def _curvatures(self, parameters):
-        """Variances and misfit of `with_curvatures` together, in as few arrays as can be."""
-        secants, (_, marginals, _) = self._expectations(parameters)
-        variances = marginals * (1 - marginals)
-        marginals -= self.Y
-        np.abs(secants, out=secants)
-        secants += 2
-        np.divide(np.abs(marginals, out=marginals), secants, out=secants)
-        np.maximum(variances, secants, out=variances)
-        if self._weights is not None:
-            variances *= self._weights[:, None].astype(variances.dtype)
-        return variances
 
     def _coefficients_with(self, curvatures):
         if sparse.issparse(self.design.X) or self.design.n_features > MAX_FACTORED:
@@ -329,7 +266,7 @@ class Objective:
     def _solver(self, coefficients, of_intercept):
         """The function that solves with a metric of coefficients and the curvatures of the intercept (n_labels,)."""
         intercept_inverse = reciprocals(of_intercept + self._intercept_ridge)
-        bias_inverse = 1.0 / (np.mean(of_intercept) + BIAS_RIDGE)
+        bias_inverse = 1.0 / (np.mean(of_intercept) + self._bias_ridge)
         shape = self.design.n_features, self.n_labels
 
         def solve(gradient):  # which must not keep the objective in memory
@@ -343,13 +280,8 @@ class Objective:
         result = self.alpha * vector
         _, intercept, bias = self.split(vector)
         _, of_intercept, of_bias = self.split(result)
-        of_intercept[:], of_bias[:] = self._intercept_ridge * intercept, BIAS_RIDGE * bias
+        of_intercept[:], of_bias[:] = self._intercept_ridge * intercept, self._bias_ridge * bias
         return result
-
-    def _given_at(self, parameters):
-        """The same for the rows that are partly known, given what is known of them; None if there are none."""
-        bias = self.split(parameters)[2]
-        return self._given.with_bias(bias) if self._given is not None and self.n_biases else self._given
 
     def _own_curvatures(self):
         """p (1 - p) at the frequency of each label."""
@@ -362,19 +294,12 @@ class Objective:
         A label that all rows have, or none, is where the ridge of its intercept b balances its odds: at exp(-|b|) =
         INTERCEPT_RIDGE |b|.
         """
-        frequency = (self.label_totals + 0.5) / (self.known_totals + 1.0)
+        frequency = (self.rows.label_totals + 0.5) / (self.rows.known_totals + 1.0)
         rare = INTERCEPT_RIDGE * float(special.lambertw(1.0 / INTERCEPT_RIDGE).real)
-        frequency[self.label_totals == 0] = rare
-        frequency[self.label_totals == self.known_totals] = 1.0 - rare
-        frequency[self.known_totals == 0] = 0.5
+        frequency[self.rows.label_totals == 0] = rare
+        frequency[self.rows.label_totals == self.rows.known_totals] = 1.0 - rare
+        frequency[self.rows.known_totals == 0] = 0.5
         return frequency
-
-    def _pull_back(self, residuals, bias):
-        """Gradient in the parameters of what has these gradients in the scores, per unit of weight, and the biases."""
-        if self._weights is not None:
-            residuals = residuals * self._weights[:, None].astype(residuals.dtype)
-        coef, intercept = self.design.pull_back(residuals)
-        return _join(coef, intercept, bias)
 
     def _biases(self, values):
         return values if self.n_biases else np.zeros(0)

@@ -1,7 +1,27 @@
 """Which label sets are possible, and exact answers about P(y | scores): arrays in, arrays out."""
 
 from mlrh.spaces.base import LabelSetDistribution, LabelSpace
-from mlrh.spaces.cardinality import CardinalitySpace
-from mlrh.spaces.observed import ObservedSpace
+from mlrh.spaces.cardinality import CardinalitySpace, SizesOfTraining
+from mlrh.spaces.observed import ObservedSpace, SetsOfTraining
 
 __all__ = ["CardinalitySpace", "LabelSetDistribution", "LabelSpace", "ObservedSpace"]
+
+NAMES = ("cardinality", "observed")  # what `label_space=` of an estimator takes besides an instance
+
+
+def resolve(label_space, *, min_labels="auto", max_labels="auto", size_bias=False, n_jobs=None, sizes_of_y=None):
+    """What the parameters of an estimator stand for: an object whose `for_targets` gives the space of training rows.
+
+    sizes_of_y, a pair, takes the place of the limits for a space that is given by name: one class per row has them.
+    """
+    limits = (min_labels, max_labels) if sizes_of_y is None else sizes_of_y
+    if label_space == "cardinality":
+        return SizesOfTraining(limits[0], limits[1], size_bias, n_jobs)
+    if label_space == "observed":
+        return SetsOfTraining(*limits)
+    if (min_labels, max_labels, size_bias) != ("auto", "auto", False):
+        raise ValueError(
+            "min_labels, max_labels and size_bias belong to the label spaces that are given by name; an instance such "
+            f"as {label_space!r} says for itself which sets it has and what it learns."
+        )
+    return label_space

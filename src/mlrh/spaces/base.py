@@ -1,45 +1,341 @@
-"""Label spaces: which label sets are possible, what biases they carry, and exact answers about P(y | scores).
+"""What a label space is, and what can be asked of the distribution it gives to every row of scores.
 
-P(y | scores) = exp(sum_k y_k scores_k + bias(y)) / Z over the sets of a space, 0 elsewhere. A space knows nothing of
-features or of fitting: scores (n_samples, n_labels) come in, probabilities go out. Indicator results are int8.
+P(y | scores) = exp(sum_k y_k scores_k + b(y)) / Z over the sets of a space, 0 elsewhere. Scores (n_samples, n_labels)
+come in, arrays go out; sets are int8 matrices of 0 and 1. `LabelSpace` is what a space must say and exact defaults for
+the rest; `LabelSetDistribution` is a space and scores, with every question checked.
 """
 
+import heapq
+from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral, Real
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
 
-from mlrh._indicators import UNKNOWN, as_indicator, as_known
+from mlrh._indicators import UNKNOWN, as_indicator, as_known, contradict, merged
 from mlrh.spaces._kernels.expected_metrics import metric_function
 
 LARGEST_SCORE = 1e100
+MAX_ENUMERATED = 14  # labels of a space whose sets are all listed where it has no better way: 2**14 sets
+STEP = 1e-5  # of a score in a difference quotient: its square and the rounding error over it are both about 1e-10
 
 
-class Answers(Protocol):
-    """What a distribution asks of a space; scores, and whatever else is given, have one row per sample.
+class LabelSpace(ABC):
+    """Which label sets are possible, what biases b(y) they carry, and exact answers about P(y | scores).
 
-    `known` is of 1, 0 and UNKNOWN, `groups` of booleans; both are (n_samples, n_labels), as scores and Y are. The
-    attribute says what the space takes as known already, None if nothing.
+    A space is immutable: methods that change something return another space. What follows from the abstract methods is
+    here, right and slow; a space overrides what it can do faster. Scores and whatever else is given have one row per
+    sample; `Y` holds sets, `known` 1, 0 and UNKNOWN (-1), `groups` booleans, all (n_samples, n_labels).
+
+    Attributes
+    ----------
+    n_labels : int
+    bias : array of shape (n_biases,)
+        What b(y) is made of, for example one number per size or per set; empty if there is nothing to learn.
+    learns_bias : bool
+        Whether a fit may change the biases; else they stay as they are.
+    bias_ridge : float, or array of shape (n_biases,)
+        How strongly a fit holds each bias to 0: bias_ridge/2 * bias^2, in units of the loss.
+    known : array of shape (n_samples, n_labels), or None
+        What `given` was told. `expectations` and `mode` answer for the sets that agree with it; where a row agrees with
+        none, its log-partition is -inf and its marginals are NaN.
     """
 
-    known: np.ndarray | None
+    n_labels: int
+    bias: np.ndarray = np.zeros(0)
+    learns_bias: bool = True
+    bias_ridge: Any = 0.1
+    known: np.ndarray | None = None
 
-    def log_partition(self, scores): ...
-    def marginals(self, scores): ...
-    def cardinality_pmf(self, scores): ...
-    def mode(self, scores): ...
-    def log_prob(self, scores, Y): ...
-    def top_sets(self, scores, n): ...
-    def sample(self, scores, n, random_state): ...
-    def entropy(self, scores): ...
-    def joint_marginals(self, scores): ...
-    def any_of(self, scores, groups): ...
-    def expected(self, scores, Y, metric): ...
-    def fits(self, known): ...
-    def given(self, known): ...
-    def temper(self, temperature): ...
+    # What every space says.
+
+    @abstractmethod
+    def for_targets(self, Y, *, classes, rows=None) -> "LabelSpace":
+        """The space that training rows Y ask for; Y (n_samples, n_labels) may hold UNKNOWN.
+
+        classes are the names of the labels; rows the numbers of these rows in the y that was given, for errors. A row
+        that agrees with no set of the space is a ValueError that names it (`check_targets` does that).
+        """
+
+    @abstractmethod
+    def with_bias(self, bias) -> "LabelSpace":
+        """The same space with other biases (n_biases,)."""
+
+    @abstractmethod
+    def expectations(self, scores, weights) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Log-partition (n_samples,), marginals (n_samples, n_labels), and d(weights @ log-partition)/d(bias).
+
+        The last is weights @ E[indicator of what carries each bias], (n_biases,).
+        """
+
+    @abstractmethod
+    def mode(self, scores) -> np.ndarray:
+        """The most probable set of each row."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Numbers, texts and arrays from which `from_dict` makes the space again; what is known is left out."""
+
+    @classmethod
+    def from_dict(cls, values) -> "LabelSpace":
+        """The space of `to_dict`."""
+        return cls(**values)
+
+    def fitted_attributes(self) -> dict[str, Any]:
+        """What a fitted classifier shows of the space, by the names of its attributes."""
+        return {"bias_": self.bias} if self.learns_bias else {}
+
+    # Knowledge of some labels.
+
+    def given(self, known) -> "LabelSpace":
+        """The space for rows of which some labels are known, in addition to what is known already."""
+        other = copy(self)
+        other.known = known if self.known is None else merged(self.known, known)
+        return other
+
+    def fits(self, known):
+        """Whether a set agrees with what is known of each row, (n_samples,)."""
+        contradicts = np.zeros(len(known), bool) if self.known is None else contradict(self.known, known)
+        nothing = np.zeros(known.shape)
+        return np.isfinite(self.given(known).log_partition(nothing)) & ~contradicts
+
+    def check_targets(self, Y, rows=None):
+        """Raise a ValueError that names the first row of Y that agrees with no set of the space."""
+        fits = self.fits(Y)
+        if not fits.all():
+            row = int(np.argmin(fits)) if rows is None else rows[np.argmin(fits)]
+            raise ValueError(
+                f"Every row of y must agree with a set of the label space; row {row} agrees with none, as do "
+                f"{len(fits) - fits.sum()} of {len(fits)} rows. Correct or drop these rows, or use another label space."
+            )
+
+    # What a fit asks.
+
+    @property
+    def n_biases(self) -> int:
+        return len(self.bias)
+
+    def with_jobs(self, n_jobs) -> "LabelSpace":
+        """The same space, its rows over another number of threads where it uses any."""
+        return self
+
+    def bias_counts(self, Y, weights):
+        """Total weight of the rows of Y that have what carries each bias, (n_biases,)."""
+        return self.given(Y).expectations(np.zeros(Y.shape), weights)[2]
+
+    def absorbed_biases(self):
+        """Directions of the biases that scores can take over, as columns (n_biases, n), a constant for all sets first.
+
+        Only the ridge holds the biases there, so a fit leaves them out; none are known by default.
+        """
+        return np.zeros((self.n_biases, 0))
+
+    def has_sets_of(self, other):
+        """Whether another space differs in its biases only, so that these can be carried over."""
+        if type(other) is not type(self) or other.n_biases != self.n_biases:
+            return False
+        own, others = (space.with_bias(np.zeros(space.n_biases)).to_dict() for space in (self, other))
+        return own.keys() == others.keys() and all(np.array_equal(own[name], others[name]) for name in own)
+
+    def log_count(self):
+        """Logarithm of the number of sets."""
+        flat = self.with_bias(np.zeros(self.n_biases))
+        return float(flat.log_partition(np.zeros((1, self.n_labels)))[0])
+
+    def sizes(self) -> tuple[int, int]:
+        """The smallest and the largest number of labels of a set."""
+        flat = self.with_bias(np.zeros(self.n_biases))
+        counts = flat.mode(np.outer([-1.0, 1.0], np.ones(self.n_labels))).sum(axis=1, dtype=np.int64)
+        return int(counts[0]), int(counts[1])
+
+    def is_shift_invariant(self):
+        """Whether adding a constant to all scores changes nothing: all sets have one size."""
+        smallest, largest = self.sizes()
+        return smallest == largest
+
+    def undetermined(self, Y) -> list[str]:
+        """What the rows of Y leave without a finite optimum in this space, in words; labels are looked at elsewhere."""
+        return []
+
+    def curvature_bound(self, *, moving_bias):
+        """A number c with Cov(y) <= c I at all scores; with moving_bias, of labels and biases together.
+
+        A quarter of the largest squared distance between two sets: at most n_labels, and 2 more where a set has one
+        bias that another one has not.
+        """
+        return (self.n_labels + 2 * moving_bias) / 4
+
+    def curvature(self, scores, direction, bias_direction, weights):
+        """Derivatives of marginals and of weights @ E[...] as scores and biases move along the directions.
+
+        By central differences, exact to about 1e-9.
+        """
+        largest = max(np.abs(direction).max(initial=0.0), np.abs(bias_direction).max(initial=0.0))
+        step = STEP / largest if largest > 0 else 1.0
+        up, down = (
+            self.with_bias(self.bias + sign * bias_direction).expectations(scores + sign * direction, weights)
+            for sign in (step, -step)
+        )
+        return (up[1] - down[1]) / (2 * step), (up[2] - down[2]) / (2 * step)
+
+    def independence(self, scores):
+        """Variance of the size over the sum of the labels' variances, for scores (n_labels,): 1 for independent labels.
+
+        0 promises nothing, and is the default.
+        """
+        return 0.0
+
+    # What a distribution asks.
+
+    def distribution(self, scores) -> "LabelSetDistribution":
+        """LabelSetDistribution of scores (n_samples, n_labels)."""
+        return LabelSetDistribution(self, checked_scores(scores, self.n_labels))
+
+    def log_partition(self, scores):
+        return self.expectations(scores, np.zeros(len(scores)))[0]
+
+    def marginals(self, scores):
+        return self.expectations(scores, np.zeros(len(scores)))[1]
+
+    def log_weight(self, scores, Y):
+        """Logarithm of exp(sum_k y_k scores_k + b(y)) of one set per row, (n_samples,); -inf outside the space."""
+        contradicts = np.zeros(len(Y), bool) if self.known is None else contradict(self.known, Y)
+        return np.where(contradicts, -np.inf, self.given(Y).log_partition(scores))
+
+    def log_prob(self, scores, Y):
+        return np.minimum(self.log_weight(scores, Y) - self.log_partition(scores), 0.0).astype(scores.dtype)
+
+    def top_sets(self, scores, n):
+        """By Lawler's partitioning: the sets of a part but its best one are up to n_labels parts, each with a mode.
+
+        One round of modes, of all parts of all rows together, for every further set.
+        """
+        n_rows = len(scores)
+        sets, log_probs = np.zeros((n_rows, n, self.n_labels), np.int8), np.full((n_rows, n), -np.inf, scores.dtype)
+        nothing = np.full((n_rows, self.n_labels), UNKNOWN, np.int8) if self.known is None else self.known
+        heaps: list[list] = [[] for _ in range(n_rows)]
+        self._add_parts(heaps, scores, np.arange(n_rows), nothing)
+        log_partition = self.log_partition(scores)
+        for place in range(n):
+            rows, parts = [], []
+            for i, heap in enumerate(heaps):
+                if heap:
+                    cost, _, _, known, best = heapq.heappop(heap)
+                    sets[i, place], log_probs[i, place] = best, min(-cost - log_partition[i], 0.0)
+                    others = _other_parts(known, best)
+                    rows.append(np.full(len(others), i))
+                    parts.append(others)
+            if not rows or place == n - 1:
+                break
+            self._add_parts(heaps, scores, np.concatenate(rows), np.concatenate(parts))
+        return sets, log_probs
+
+    def _add_parts(self, heaps, scores, rows, known):
+        """Push the parts of the rows that agree with `known`, with their modes; empty ones drop out."""
+        free = self._without_knowledge()
+        possible = free.fits(known)
+        rows, known = rows[possible], known[possible]
+        modes = free.given(known).mode(scores[rows])
+        log_weights = free.log_weight(scores[rows], modes)
+        for row, own, mode, log_weight in zip(rows, known, modes, log_weights, strict=True):
+            # Of equals the smaller set and the lower label come first, as in the spaces that rank their sets.
+            place = (-float(log_weight), int(mode.sum()), tuple(-mode))
+            heapq.heappush(heaps[row], (*place, own, mode))
+
+    def sample(self, scores, n, random_state):
+        """Label by label, each by its marginal given those drawn before."""
+        drawn = np.repeat(np.full(scores.shape, UNKNOWN, np.int8) if self.known is None else self.known, n, axis=0)
+        repeated, free = np.repeat(scores, n, axis=0), self._without_knowledge()
+        for label in range(self.n_labels):
+            marginals = free.given(drawn).marginals(repeated)[:, label]
+            drawn[:, label] = random_state.random_sample(len(drawn)) < marginals
+        return drawn.reshape(len(scores), n, self.n_labels)
+
+    def joint_marginals(self, scores):
+        """P(y_j = 1) P(y_k = 1 | y_j = 1), by one conditioning for each label."""
+        marginals, free = self.marginals(scores), self._without_knowledge()
+        joint = np.zeros((len(scores), self.n_labels, self.n_labels), scores.dtype)
+        for label in range(self.n_labels):
+            rows = np.flatnonzero(marginals[:, label] > 0)
+            known = np.full(scores.shape, UNKNOWN, np.int8) if self.known is None else self.known.copy()
+            known[:, label] = 1
+            others = free.given(known[rows]).marginals(scores[rows])
+            joint[rows, label] = marginals[rows, label, None] * others
+        return np.minimum(0.5 * (joint + joint.transpose(0, 2, 1)), 1.0)
+
+    def cardinality_pmf(self, scores):
+        return self._listed().cardinality_pmf(scores)
+
+    def entropy(self, scores):
+        return self._listed().entropy(scores)
+
+    def any_of(self, scores, groups):
+        return self._listed().any_of(scores, groups)
+
+    def expected(self, scores, Y, metric):
+        return self._listed().expected(scores, Y, metric)
+
+    def best(self, scores, metric, limits):
+        """The sets of limits[0] to limits[1] labels with the highest expected metric f(tp, fp, fn)."""
+        return self._listed().best(scores, metric, limits)
+
+    def modes_within(self, scores, low, high):
+        """Which rows have possible sets of low to high labels, (n_samples,), and the most probable of these sets."""
+        return self._listed().modes_within(scores, low, high)
+
+    def likeliest(self, scores, counts):
+        """The counts[i] likeliest labels of each row, as sets; of equals the lower label."""
+        return highest_labels(self.marginals(scores), counts)
+
+    def temper(self, temperature):
+        """The space of P(y)^(1/temperature) for scores that are divided by the temperature."""
+        return self.with_bias(self.bias / temperature)
+
+    def _without_knowledge(self):
+        other = copy(self)
+        other.known = None
+        return other
+
+    def _listed(self):
+        """The same sets and weights as an ObservedSpace, which can answer everything."""
+        listed = self._without_knowledge()._all_sets
+        return listed if self.known is None else listed.given(self.known)
+
+    @cached_property
+    def _all_sets(self):
+        from mlrh.spaces.observed import ObservedSpace
+
+        if self.n_labels > MAX_ENUMERATED:
+            raise ValueError(
+                f"{type(self).__name__} answers this by listing its sets, for at most {MAX_ENUMERATED} labels; got "
+                f"{self.n_labels}. Give the space a method of its own for it."
+            )
+        sets = (np.arange(2**self.n_labels)[:, None] >> np.arange(self.n_labels) & 1).astype(np.int8)
+        sets = sets[np.argsort(sets.sum(axis=1), kind="stable")]
+        biases = self.log_weight(np.zeros(sets.shape), sets)
+        return ObservedSpace(sets[np.isfinite(biases)], biases[np.isfinite(biases)])
+
+
+def _other_parts(known, best):
+    """The sets that agree with `known` without `best`: a part for each free label, where they first differ from it."""
+    free = np.flatnonzero(known == UNKNOWN)
+    parts = np.tile(known, (len(free), 1))
+    for place, label in enumerate(free):
+        parts[place:, label] = best[label]
+        parts[place, label] = 1 - best[label]
+    return parts
+
+
+def highest_labels(values, counts):
+    """Sets of the counts[i] labels of highest value in each row (n_samples, n_labels); of equals the lower label."""
+    sets = np.zeros(values.shape, np.int8)
+    order = np.argsort(-values, axis=1, kind="stable")
+    np.put_along_axis(sets, order, (np.arange(sets.shape[1]) < counts[:, None]).astype(np.int8), axis=1)
+    return sets
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +345,13 @@ class LabelSetDistribution:
     Made by `distribution` of a label space or of a fitted classifier, or by `condition` of another distribution.
     """
 
-    space: Answers
+    space: LabelSpace
     scores: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_samples, n_labels)."""
+        return self.scores.shape
 
     def log_partition(self) -> np.ndarray:
         """Logarithm of the normalising sum Z, (n_samples,); after `condition`, over the sets that are left."""
@@ -124,6 +425,25 @@ class LabelSetDistribution:
         """
         function = metric_function(metric, self.scores.shape[1])
         return self.space.expected(self.scores, _sets_of_rows(Y, self.scores.shape), function)
+
+    def best(self, metric, limits) -> np.ndarray:
+        """The sets of limits[0] to limits[1] labels with the highest expected metric, as `expected` takes it.
+
+        Which answers are exact is up to the label space (see mlrh.decisions).
+        """
+        return self.space.best(self.scores, metric_function(metric, self.scores.shape[1]), limits)
+
+    def modes_within(self, low, high) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows have possible sets of low to high labels, (n_samples,), and the most probable of these sets."""
+        return self.space.modes_within(self.scores, low, high)
+
+    def likeliest(self, counts) -> np.ndarray:
+        """The counts[i] likeliest labels of each row, as sets (n_samples, n_labels)."""
+        return self.space.likeliest(self.scores, counts)
+
+    def sizes(self) -> tuple[int, int]:
+        """The smallest and the largest number of labels of a set of the label space."""
+        return self.space.sizes()
 
     def condition(self, known) -> "LabelSetDistribution":
         """The distribution given what is known of each row, as exact and as able as this one.
@@ -237,23 +557,3 @@ def _group_mask(group, n_labels):
 def _in_words(known):
     present, absent = np.flatnonzero(known == 1).tolist(), np.flatnonzero(known == 0).tolist()
     return f"labels {present} present, {absent} absent"
-
-
-class LabelSpace(Answers, Protocol):
-    """What distributions, objectives and estimators ask of a space; `bias` has one entry per size or per set."""
-
-    n_labels: int
-    n_biases: int
-    bias: np.ndarray
-
-    def distribution(self, scores): ...
-    def with_bias(self, bias): ...
-    def with_jobs(self, n_jobs): ...
-    def has_sets_of(self, other): ...
-    def bias_counts(self, Y, weights): ...
-    def absorbed_biases(self): ...
-    def log_count(self): ...
-    def is_shift_invariant(self): ...
-    def curvature_bound(self, *, moving_bias): ...
-    def expectations(self, scores, weights): ...
-    def curvature(self, scores, direction, bias_direction, weights): ...

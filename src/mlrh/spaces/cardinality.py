@@ -1,4 +1,8 @@
-"""The cardinality space: every set of an admissible size, with a bias per size."""
+"""The cardinality space: every set of an admissible size, with a bias per size.
+
+Answers take O(n_labels * max_labels) per row, by the recurrences of `_kernels`. Where some labels are known, the others
+have a cardinality space of their own (`ConditionedCardinality`).
+"""
 
 from copy import copy
 from dataclasses import dataclass, replace
@@ -11,10 +15,13 @@ from scipy.special import gammaln, logsumexp
 
 from mlrh._indicators import UNKNOWN, contradict, merged
 from mlrh.spaces._kernels import dispatch, expected_metrics
-from mlrh.spaces.base import LabelSetDistribution, checked_scores
+from mlrh.spaces.base import LabelSpace, highest_labels
+
+CERTAIN = 2e100  # in place of the score of a known label: beyond every score that a distribution takes
+TARGET_ENTRIES = 2**22  # of the joint marginals that are held twice
 
 
-class CardinalitySpace:
+class CardinalitySpace(LabelSpace):
     """Every set of at least min_labels and at most max_labels labels, with a bias per size.
 
     Answers cost O(n_labels * max_labels) per row, never an enumeration of sets.
@@ -25,6 +32,8 @@ class CardinalitySpace:
         0 <= min_labels <= max_labels <= n_labels.
     size_bias : array of shape (n_labels + 1,), optional
         Added to the score of a set of j labels; entries outside min_labels..max_labels don't matter.
+    learn_bias : bool
+        Whether a fit learns the biases of the admissible sizes, or leaves them as they are.
     n_jobs : int, optional
         Threads over rows. None: all usable cores, 1 inside a joblib worker.
 
@@ -38,9 +47,7 @@ class CardinalitySpace:
     [[0.91, 0.455, 0.18]]
     """
 
-    known: np.ndarray | None = None
-
-    def __init__(self, n_labels, min_labels, max_labels, size_bias=None, *, n_jobs=None):
+    def __init__(self, n_labels, min_labels, max_labels, size_bias=None, *, learn_bias=False, n_jobs=None):
         sizes = (n_labels, min_labels, max_labels)
         if not all(isinstance(size, Integral) for size in sizes) or not 0 <= min_labels <= max_labels <= n_labels:
             raise ValueError(
@@ -54,8 +61,7 @@ class CardinalitySpace:
             )
         self.n_labels, self.min_labels, self.max_labels = n_labels, min_labels, max_labels
         self.size_bias = bias
-        self.n_jobs = n_jobs
-        self.n_biases = max_labels - min_labels + 1
+        self.learns_bias, self.n_jobs = learn_bias, n_jobs
         self.bias = bias[min_labels : max_labels + 1]
         self._kernel_bias = bias[: max_labels + 1].copy()
         self._kernel_bias[:min_labels] = -np.inf
@@ -63,15 +69,31 @@ class CardinalitySpace:
     def __repr__(self):
         return f"CardinalitySpace(n_labels={self.n_labels}, min_labels={self.min_labels}, max_labels={self.max_labels})"
 
-    def distribution(self, scores) -> LabelSetDistribution:
-        """LabelSetDistribution of scores (n_samples, n_labels)."""
-        return LabelSetDistribution(self, checked_scores(scores, self.n_labels))
+    def for_targets(self, Y, *, classes, rows=None):
+        """This space, if it has the labels of Y and sizes for all its rows."""
+        if Y.shape[1] != self.n_labels:
+            raise ValueError(
+                f"The label space has {self.n_labels} labels and y has {Y.shape[1]}; they must be as many."
+            )
+        check_sizes(Y, self.min_labels, self.max_labels, rows)
+        return self
+
+    def to_dict(self):
+        values = {"n_labels": self.n_labels, "min_labels": self.min_labels, "max_labels": self.max_labels}
+        return {**values, "size_bias": self.size_bias, "learn_bias": self.learns_bias}
+
+    def fitted_attributes(self):
+        return {"min_labels_": self.min_labels, "max_labels_": self.max_labels, "size_bias_": self.size_bias}
 
     def with_bias(self, bias):
         """The same space with biases (n_biases,) for the sizes min_labels, ..., max_labels."""
         size_bias = np.zeros(self.n_labels + 1)
         size_bias[self.min_labels : self.max_labels + 1] = bias
-        return CardinalitySpace(self.n_labels, self.min_labels, self.max_labels, size_bias, n_jobs=self.n_jobs)
+        return self._with_size_bias(size_bias)
+
+    def _with_size_bias(self, size_bias):
+        sizes = (self.n_labels, self.min_labels, self.max_labels)
+        return CardinalitySpace(*sizes, size_bias, learn_bias=self.learns_bias, n_jobs=self.n_jobs)
 
     def with_jobs(self, n_jobs):
         """The same space, its rows over another number of threads."""
@@ -80,11 +102,6 @@ class CardinalitySpace:
         other = copy(self)
         other.n_jobs = n_jobs
         return other
-
-    def has_sets_of(self, other):
-        """Whether another space holds the same sets in the same order, so that biases can be carried over."""
-        sizes = (self.n_labels, self.min_labels, self.max_labels)
-        return type(other) is type(self) and sizes == (other.n_labels, other.min_labels, other.max_labels)
 
     def bias_counts(self, Y, weights):
         """Total weight of the rows of each size, (n_biases,)."""
@@ -100,9 +117,18 @@ class CardinalitySpace:
         j = np.arange(self.min_labels, self.max_labels + 1)
         return logsumexp(gammaln(self.n_labels + 1) - gammaln(j + 1) - gammaln(self.n_labels - j + 1))
 
-    def is_shift_invariant(self):
-        """Whether adding a constant to all scores changes nothing: all sets have one size."""
-        return self.min_labels == self.max_labels
+    def sizes(self):
+        return self.min_labels, self.max_labels
+
+    def undetermined(self, Y):
+        """A size that all rows have, at a limit of the space, and biases to learn of sizes that no row has."""
+        problems, seen = [], _possible_sizes(Y)
+        if len(seen) == 1 and self.min_labels < self.max_labels and seen[0] in (self.min_labels, self.max_labels):
+            problems.append(f"the only size of the training rows: {seen[0]}, at the limit of the admissible sizes")
+        absent = np.setdiff1d(np.arange(self.min_labels, self.max_labels + 1), seen)
+        if self.learns_bias and len(absent):
+            problems.append(f"a bias to learn for a size that no training row has: {', '.join(map(str, absent))}")
+        return problems
 
     def curvature_bound(self, *, moving_bias):
         """The smallest c we know with Cov(y) <= c I at all scores; with moving_bias, of labels and size together.
@@ -150,6 +176,7 @@ class CardinalitySpace:
         return dispatch.cardinality_pmf(scores, self._kernel_bias, n_jobs=self.n_jobs)
 
     def mode(self, scores):
+        """Ties: the lower label and the smaller set win."""
         return dispatch.mode(scores, self._kernel_bias, n_jobs=self.n_jobs)
 
     def log_prob(self, scores, Y):
@@ -176,7 +203,23 @@ class CardinalitySpace:
 
     def expected(self, scores, Y, metric):
         scores = scores.astype(np.float64, copy=False)
-        return expected_metrics.expected_by_counts(scores, self.cardinality_pmf(scores), Y, metric, n_jobs=self.n_jobs)
+        pmf = self.cardinality_pmf(scores)
+        return expected_metrics.expected_by_counts(scores, pmf, Y, metric, n_jobs=self.n_jobs)
+
+    def best(self, scores, metric, limits):
+        """Exact: the m labels of highest score, for the best m (see `expected_metrics.best_by_counts`)."""
+        scores = scores.astype(np.float64, copy=False)
+        return expected_metrics.best_by_counts(scores, self.cardinality_pmf(scores), metric, limits, n_jobs=self.n_jobs)
+
+    def modes_within(self, scores, low, high):
+        space = self._with_sizes(low, high)
+        if space is None:
+            return np.zeros(len(scores), bool), np.zeros(scores.shape, np.int8)
+        return np.ones(len(scores), bool), space.mode(scores)
+
+    def likeliest(self, scores, counts):
+        """By score, which ranks labels as their marginals do, and is not rounded."""
+        return highest_labels(scores, counts)
 
     def fits(self, known):
         n_present, n_absent = np.count_nonzero(known == 1, axis=1), np.count_nonzero(known == 0, axis=1)
@@ -186,24 +229,81 @@ class CardinalitySpace:
         return ConditionedCardinality(self, known)
 
     def temper(self, temperature):
-        return CardinalitySpace(
-            self.n_labels, self.min_labels, self.max_labels, self.size_bias / temperature, n_jobs=self.n_jobs
-        )
+        return self._with_size_bias(self.size_bias / temperature)
+
+    def _with_sizes(self, low, high):
+        """The space without the sets of fewer than low or more than high labels; None if none are left."""
+        low, high = max(low, self.min_labels), min(high, self.max_labels)
+        return CardinalitySpace(self.n_labels, low, high, self.size_bias, n_jobs=self.n_jobs) if low <= high else None
 
     def rest(self, n_present, n_absent):
         """The space of the other labels where so many are known to be present and absent."""
         n_labels = self.n_labels - n_present - n_absent
         smallest, largest = max(self.min_labels - n_present, 0), min(self.max_labels - n_present, n_labels)
         size_bias = self.size_bias[n_present : n_present + n_labels + 1]
-        return CardinalitySpace(n_labels, smallest, largest, size_bias, n_jobs=self.n_jobs)
+        return CardinalitySpace(n_labels, smallest, largest, size_bias, learn_bias=self.learns_bias, n_jobs=self.n_jobs)
 
     def count(self):
         """Number of sets."""
         return sum(comb(self.n_labels, j) for j in range(self.min_labels, self.max_labels + 1))
 
 
-CERTAIN = 2e100  # beyond every score that a distribution takes
-TARGET_ENTRIES = 2**22  # of the joint marginals that are held twice
+@dataclass(frozen=True)
+class SizesOfTraining:
+    """`label_space="cardinality"`: the cardinality space whose sizes are given, or those of the training rows ("auto").
+
+    Of a row that is not complete the labels known to be present count.
+    """
+
+    min_labels: Any = "auto"
+    max_labels: Any = "auto"
+    learn_bias: bool = False
+    n_jobs: int | None = None
+
+    def for_targets(self, Y, *, classes, rows=None):
+        sizes = training_sizes(Y, self.min_labels, self.max_labels, rows)
+        return CardinalitySpace(Y.shape[1], *sizes, learn_bias=self.learn_bias, n_jobs=self.n_jobs)
+
+
+def training_sizes(Y, min_labels, max_labels, rows=None):
+    """Smallest and largest admissible size, from Y where they are "auto"; an error names the first row excluded."""
+    if "auto" not in (min_labels, max_labels) and min_labels > max_labels:
+        raise ValueError(f"min_labels must be at most max_labels; got {min_labels} and {max_labels}.")
+    present, _ = _size_ranges(Y)
+    smallest = int(present.min()) if min_labels == "auto" else min_labels
+    largest = int(present.max()) if max_labels == "auto" else max_labels
+    check_sizes(Y, smallest, largest, rows)
+    return smallest, largest
+
+
+def check_sizes(Y, smallest, largest, rows=None):
+    """Raise a ValueError that names the first row of Y with fewer or more labels than allowed."""
+    present, possible = _size_ranges(Y)
+    for counts, excluded, name, limit, needed in (
+        (possible, np.flatnonzero(possible < smallest), "min_labels", smallest, possible.min()),
+        (present, np.flatnonzero(present > largest), "max_labels", largest, present.max()),
+    ):
+        if len(excluded):
+            first = excluded[0]
+            has = "has" if present[first] == possible[first] else f"has at {'most' if counts is possible else 'least'}"
+            raise ValueError(
+                f"Row {first if rows is None else rows[first]} of y {has} {counts[first]} labels, which {name}={limit} "
+                f"excludes, as it does {len(excluded)} of {len(counts)} rows; set {name}={needed} or {name}='auto', or "
+                "drop these rows."
+            )
+    if smallest > largest:
+        raise ValueError(f"min_labels must not exceed max_labels; got {smallest} and {largest}.")
+
+
+def _size_ranges(Y):
+    """Numbers of labels that each row has at least, those known to be present, and at most, (n_samples,) each."""
+    return np.count_nonzero(Y == 1, axis=1), np.count_nonzero(Y != 0, axis=1)
+
+
+def _possible_sizes(Y):
+    """The sizes that some row can have, ascending."""
+    ranges = np.unique(np.stack(_size_ranges(Y), axis=1), axis=0)
+    return np.unique(np.concatenate([np.arange(low, high + 1) for low, high in ranges.tolist()]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,19 +330,33 @@ class Part:
         return array[self.rows[:, None], self.free]
 
 
-class ConditionedCardinality:
-    """The cardinality space `space` given `known` (n_samples, n_labels), for scores of the same rows."""
+class ConditionedCardinality(LabelSpace):
+    """The cardinality space `space` given `known` (n_samples, n_labels), for scores of the same rows.
+
+    Where a labels are known to be present and c absent, the others have a cardinality space of their own: n_labels - a
+    - c labels, sizes and size_bias moved down by a. Rows that share a and c are answered together, by that space, so
+    that every answer is as exact and nearly as fast as without knowledge.
+    """
+
+    known: np.ndarray
 
     def __init__(self, space, known):
         self.space, self.known = space, known
-        self.n_labels = space.n_labels
+        self.n_labels, self.bias, self.learns_bias = space.n_labels, space.bias, space.learns_bias
         self._present = known == 1
         self._parts = _parts(space, known)
+
+    def for_targets(self, Y, *, classes, rows=None):
+        return self.space.for_targets(Y, classes=classes, rows=rows)
+
+    def to_dict(self):
+        return self.space.to_dict()
 
     def with_bias(self, bias):
         """The same knowledge of the same rows, with biases (n_biases,) of the space."""
         other = copy(self)
         other.space = self.space.with_bias(bias)
+        other.bias = other.space.bias
         other._parts = [replace(part, space=other.space.rest(part.n_present, part.n_absent)) for part in self._parts]
         return other
 
@@ -331,10 +445,29 @@ class ConditionedCardinality:
         return sets
 
     def expected(self, scores, Y, metric):
-        scores = scores.astype(np.float64, copy=False)
-        clamped = np.where(self._present, CERTAIN, np.where(self.known == 0, -CERTAIN, scores))
-        pmf = self.cardinality_pmf(scores)
+        clamped, pmf = self._clamped(scores), self.cardinality_pmf(scores.astype(np.float64, copy=False))
         return expected_metrics.expected_by_counts(clamped, pmf, Y, metric, n_jobs=self.space.n_jobs)
+
+    def best(self, scores, metric, limits):
+        clamped, pmf = self._clamped(scores), self.cardinality_pmf(scores.astype(np.float64, copy=False))
+        return expected_metrics.best_by_counts(clamped, pmf, metric, limits, n_jobs=self.space.n_jobs)
+
+    def modes_within(self, scores, low, high):
+        space, sets = self.space._with_sizes(low, high), np.zeros(scores.shape, np.int8)
+        rows = np.zeros(len(scores), bool) if space is None else space.fits(self.known)
+        if rows.any():
+            sets[rows] = space.given(self.known[rows]).mode(scores[rows])
+        return rows, sets
+
+    def likeliest(self, scores, counts):
+        return highest_labels(self._clamped(scores), counts)
+
+    def sizes(self):
+        return self.space.sizes()
+
+    def _clamped(self, scores):
+        """Scores in float64, with numbers that stand for certainty where a label is known."""
+        return np.where(self._present, CERTAIN, np.where(self.known == 0, -CERTAIN, scores.astype(np.float64)))
 
     def fits(self, known):
         return self.space.fits(merged(self.known, known)) & ~contradict(self.known, known)

@@ -1,55 +1,46 @@
-"""One binary logistic regression per label, in the form of a label space: all sets, the labels independent.
+"""One binary logistic regression per label, as a label space: all sets, the labels independent.
 
-The same distribution as the cardinality space of all sizes, in O(n_labels) per row. It is what a fit with hidden labels
-starts from: given what is known of a row, the loss is that of its known labels alone, and convex.
+The same distribution as the cardinality space of all sizes, in O(n_labels) per row instead of O(n_labels^2). A fit with
+hidden labels starts from it: given what is known of a row, the loss is that of its known labels alone, and convex.
 """
-
-from copy import copy
 
 import numpy as np
 from scipy.special import expit
 
 from mlrh._indicators import UNKNOWN
+from mlrh.spaces.base import LabelSpace
 
 
-class SeparateLabels:
-    """All sets of n_labels labels without biases: what an objective asks of a space, and no more."""
+class IndependentLabels(LabelSpace):
+    """All sets of n_labels labels, without biases."""
 
-    n_biases = 0
-    bias = np.zeros(0)
+    learns_bias = False
 
     def __init__(self, n_labels):
         self.n_labels = n_labels
-        self.known: np.ndarray | None = None
 
-    def given(self, known):
-        """The same where labels of each row are known, (n_samples, n_labels) of 1, 0 and UNKNOWN."""
-        other = copy(self)
-        other.known = known
-        return other
+    def for_targets(self, Y, *, classes, rows=None):
+        return self
 
-    def bias_counts(self, Y, weights):
-        return np.zeros(0)
+    def to_dict(self):
+        return {"n_labels": self.n_labels}
 
-    def absorbed_biases(self):
-        return np.zeros((0, 1))
+    def with_bias(self, bias):
+        return self
 
     def log_count(self):
-        """Logarithm of the number of sets."""
         return self.n_labels * np.log(2.0)
 
-    def is_shift_invariant(self):
-        return False
+    def sizes(self):
+        return 0, self.n_labels
 
     def curvature_bound(self, *, moving_bias):
         return 0.25
 
     def independence(self, scores):
-        """How far labels are independent: entirely."""
         return 1.0
 
     def expectations(self, scores, weights):
-        """Log-partition (n_samples,), marginals (n_samples, n_labels) and no biases."""
         terms, marginals = np.logaddexp(0.0, scores), expit(scores)
         if self.known is not None:
             terms = np.where(self.known == UNKNOWN, terms, self.known * scores)
@@ -57,8 +48,11 @@ class SeparateLabels:
         return terms.sum(axis=1), marginals, np.zeros(0)
 
     def curvature(self, scores, direction, bias_direction, weights):
-        """Derivatives of marginals as scores move along the direction, and no biases."""
         change = expit(scores) * expit(-scores) * direction
         if self.known is not None:
             change = np.where(self.known == UNKNOWN, change, 0.0).astype(scores.dtype)
         return change, np.zeros(0)
+
+    def mode(self, scores):
+        positive = scores > 0 if self.known is None else np.where(self.known == UNKNOWN, scores > 0, self.known)
+        return positive.astype(np.int8)

@@ -1,17 +1,21 @@
-"""The observed space: listed label sets, each with a bias of its own."""
+"""The observed space: listed label sets, each with a bias of its own, so that labels may attract each other."""
 
 from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from mlrh._indicators import as_indicator, contradict, merged
+from mlrh._indicators import UNKNOWN, as_indicator, contradict, merged
 from mlrh._parallel import map_blocks
-from mlrh.spaces._kernels import expected_metrics, listed
-from mlrh.spaces.base import LabelSetDistribution, checked_scores
+from mlrh.spaces._kernels import expected_metrics
+from mlrh.spaces.base import LabelSpace
+from mlrh.spaces.cardinality import training_sizes
 
 
-class ObservedSpace:
+class ObservedSpace(LabelSpace):
     """The listed sets only, each with a bias of its own: labels may attract each other.
 
     Answers cost O(n_sets * n_labels) per row.
@@ -41,20 +45,32 @@ class ObservedSpace:
                 f"set_bias must be {len(sets)} finite numbers, one per set; got shape {self.set_bias.shape}."
             )
         self.bias = self.set_bias
-        self.n_biases, self.n_labels = sets.shape
+        self.n_labels = sets.shape[1]
         self._index = {row.tobytes(): s for s, row in enumerate(self.sets)}
         if len(self._index) < len(sets):
             raise ValueError("sets must be distinct; got the same set twice. Use numpy.unique(sets, axis=0).")
         dense = self.sets.astype(np.float64)
-        self.known: np.ndarray | None = None
         self._products = sparse.csr_array(dense) if dense.mean() < 0.1 and dense.size > 10_000 else dense
 
     def __repr__(self):
         return f"ObservedSpace({self.n_biases} sets of {self.n_labels} labels)"
 
-    def distribution(self, scores) -> LabelSetDistribution:
-        """LabelSetDistribution of scores (n_samples, n_labels)."""
-        return LabelSetDistribution(self, checked_scores(scores, self.n_labels))
+    def for_targets(self, Y, *, classes, rows=None):
+        """This space, if every row of Y agrees with one of its sets."""
+        if Y.shape[1] != self.n_labels:
+            raise ValueError(
+                f"The label space has {self.n_labels} labels and y has {Y.shape[1]}; they must be as many."
+            )
+        self.check_targets(Y, rows)
+        return self
+
+    def to_dict(self):
+        return {"sets": self.sets, "set_bias": self.set_bias}
+
+    def fitted_attributes(self):
+        smallest, largest = self.sizes()
+        sets = {"sets_": self.sets, "set_bias_": self.set_bias}
+        return {"min_labels_": smallest, "max_labels_": largest, **sets}
 
     def with_bias(self, bias):
         """The same space with biases (n_biases,), one per set."""
@@ -62,12 +78,7 @@ class ObservedSpace:
         other.bias = other.set_bias = np.array(bias, np.float64)
         return other
 
-    def with_jobs(self, n_jobs):
-        """The same space: the products inside have threads of their own."""
-        return self
-
     def has_sets_of(self, other):
-        """Whether another space holds the same sets in the same order, so that biases can be carried over."""
         return type(other) is type(self) and np.array_equal(self.sets, other.sets)
 
     def bias_counts(self, Y, weights):
@@ -82,9 +93,9 @@ class ObservedSpace:
         """Logarithm of the number of sets."""
         return np.log(self.n_biases)
 
-    def is_shift_invariant(self):
-        """Whether adding a constant to all scores changes nothing: all sets have one size."""
-        return np.ptp(self.sets.sum(axis=1)) == 0
+    def sizes(self):
+        counts = np.count_nonzero(self.sets, axis=1)
+        return int(counts.min()), int(counts.max())
 
     def curvature_bound(self, *, moving_bias):
         """A quarter of the largest squared distance between two sets, which is 2 more with each set's own entry.
@@ -98,10 +109,6 @@ class ObservedSpace:
             own = dense.sum(axis=1)
             distance = (own[:, None] + own[None, :] - 2 * dense @ dense.T).max()
         return (float(distance) + 2 * moving_bias) / 4
-
-    def independence(self, scores):
-        """How far labels are independent: nothing is promised of listed sets."""
-        return 0.0
 
     def expectations(self, scores, weights):
         """Log-partition (n_samples,), marginals (n_samples, n_labels), weights @ P(set) (n_biases,)."""
@@ -120,7 +127,7 @@ class ObservedSpace:
         d_marginals = np.empty_like(scores)
 
         def work(rows):
-            probs = self.probabilities(scores, rows)
+            probs = self._probabilities(scores, rows)[1]
             change = direction[rows].astype(np.float64) @ self._products.T + bias_direction
             change -= (probs * change).sum(axis=1, keepdims=True)
             change *= probs
@@ -133,14 +140,12 @@ class ObservedSpace:
     def log_partition(self, scores):
         return self._rowwise(scores, lambda rows: self._probabilities(scores, rows)[0])
 
-    def marginals(self, scores):
-        return self.expectations(scores, np.zeros(len(scores)))[1]
-
     def cardinality_pmf(self, scores):
         by_size = np.eye(self.n_labels + 1)[self.sets.sum(axis=1, dtype=np.int64)]
-        return self._rowwise(scores, lambda rows: self.probabilities(scores, rows) @ by_size, self.n_labels + 1)
+        return self._rowwise(scores, lambda rows: self._probabilities(scores, rows)[1] @ by_size, self.n_labels + 1)
 
     def mode(self, scores):
+        """Ties: the set listed first wins."""
         best = np.empty(len(scores), np.int64)
 
         def work(rows):
@@ -155,7 +160,7 @@ class ObservedSpace:
         inside = np.flatnonzero(found >= 0)
 
         def work(rows):
-            relative = listed.log_probabilities(self._log_weights(scores, inside[rows])[0])
+            relative = _log_probabilities(self._log_weights(scores, inside[rows])[0])
             log_probs[inside[rows]] = np.take_along_axis(relative, found[inside[rows], None], axis=1)[:, 0]
 
         self._over_blocks(work, len(inside))
@@ -171,7 +176,7 @@ class ObservedSpace:
             best = np.argsort(-relative, axis=1, kind="stable")[:, :shown]
             is_possible = np.take_along_axis(relative, best, axis=1) > -np.inf
             sets[rows, :shown] = self.sets[best] * is_possible[:, :, None]
-            log_probs[rows, :shown] = np.take_along_axis(listed.log_probabilities(relative), best, axis=1)
+            log_probs[rows, :shown] = np.take_along_axis(_log_probabilities(relative), best, axis=1)
 
         self._over_blocks(work, len(scores))
         return sets, log_probs
@@ -180,7 +185,7 @@ class ObservedSpace:
         sets = np.empty((len(scores), n, self.n_labels), np.int8)
 
         def work(rows):
-            cumulative = np.cumsum(self.probabilities(scores, rows), axis=1)
+            cumulative = np.cumsum(self._probabilities(scores, rows)[1], axis=1)
             levels = random_state.random_sample((len(cumulative), n)) * cumulative[:, -1:]
             for i, row in enumerate(cumulative):
                 sets[rows.start + i] = self.sets[np.searchsorted(row, levels[i], side="right")]
@@ -189,7 +194,7 @@ class ObservedSpace:
         return sets
 
     def entropy(self, scores):
-        return self._rowwise(scores, lambda rows: listed.entropy(self._log_weights(scores, rows)[0]))
+        return self._rowwise(scores, lambda rows: _entropy(self._log_weights(scores, rows)[0]))
 
     def joint_marginals(self, scores):
         dense = self.sets.astype(np.float64)
@@ -197,7 +202,7 @@ class ObservedSpace:
         joint = np.empty((n_rows, n_labels, n_labels), scores.dtype)
 
         def work(rows):
-            for i, probs in zip(range(n_rows)[rows], self.probabilities(scores, rows), strict=True):
+            for i, probs in zip(range(n_rows)[rows], self._probabilities(scores, rows)[1], strict=True):
                 joint[i] = np.minimum(dense.T @ (probs[:, None] * dense), 1.0)
 
         self._over_blocks(work, n_rows)
@@ -206,7 +211,7 @@ class ObservedSpace:
     def any_of(self, scores, groups):
         def work(rows):
             meets = groups[rows].astype(np.float64) @ self._products.T > 0
-            return np.minimum((self.probabilities(scores, rows) * meets).sum(axis=1), 1.0)
+            return np.minimum((self._probabilities(scores, rows)[1] * meets).sum(axis=1), 1.0)
 
         return self._rowwise(scores, work)
 
@@ -215,43 +220,57 @@ class ObservedSpace:
 
         def work(rows):
             values[rows] = expected_metrics.expected_by_sets(
-                self.probabilities(scores, rows), self.sets, Y[rows], metric
+                self._probabilities(scores, rows)[1], self.sets, Y[rows], metric
             )
 
         self._over_blocks(work, len(scores))
         return values
+
+    def best(self, scores, metric, limits):
+        """Exact for F1; for other metrics the best of the listed sets and the sets of likeliest labels."""
+        decide = partial(expected_metrics.best_candidate_by_sets, metric=metric, limits=limits)
+        if metric is expected_metrics.f1_of_counts:
+            decide = partial(expected_metrics.best_f1_by_sets, limits=limits)
+        sets = np.empty(scores.shape, np.int8)
+
+        def work(rows):
+            sets[rows] = decide(self._probabilities(scores, rows)[1], self.sets)
+
+        # Blocks of 256 rows or more, to share the table of a metric; the products inside have threads of their own.
+        map_blocks(work, len(scores), rows_per_block=max(256, 2**20 // self.n_biases), n_jobs=1)
+        return sets
+
+    def modes_within(self, scores, low, high):
+        counts = np.count_nonzero(self.sets, axis=1)
+        kept = (counts >= low) & (counts <= high)
+        if not kept.any():
+            return np.zeros(len(scores), bool), np.zeros(scores.shape, np.int8)
+        space = ObservedSpace(self.sets[kept], self.set_bias[kept])
+        if self.known is None:
+            return np.ones(len(scores), bool), space.mode(scores)
+        rows, sets = space.fits(self.known), np.zeros(scores.shape, np.int8)
+        sets[rows] = space.given(self.known[rows]).mode(scores[rows])
+        return rows, sets
 
     def fits(self, known):
         every = known if self.known is None else merged(self.known, known)
         result = np.ones(len(known), bool) if self.known is None else ~contradict(self.known, known)
 
         def work(rows):
-            result[rows] &= listed.agree(every[rows], self._products).any(axis=1)
+            result[rows] &= _agree(every[rows], self._products).any(axis=1)
 
         self._over_blocks(work, len(known))
         return result
 
-    def given(self, known):
-        other = copy(self)
-        other.known = known if self.known is None else merged(self.known, known)
-        return other
-
-    def temper(self, temperature):
-        return self.with_bias(self.set_bias / temperature)
-
     def _log_weights(self, scores, rows):
         """Logarithms of the weights of all sets relative to each row's reference, and those references."""
-        possible = None if self.known is None else listed.agree(self.known[rows], self._products)
-        return listed.log_weights(scores[rows], self._products, self.set_bias, possible)
-
-    def probabilities(self, scores, rows):
-        """P of every listed set, (number of rows, n_sets), for some rows of the scores."""
-        return self._probabilities(scores, rows)[1]
+        possible = None if self.known is None else _agree(self.known[rows], self._products)
+        return _log_weights(scores[rows], self._products, self.set_bias, possible)
 
     def _probabilities(self, scores, rows):
         """Log-partition and probabilities (n_rows, n_sets)."""
         relative, reference = self._log_weights(scores, rows)
-        log_sums, probs = listed.log_sums_and_probabilities(relative)
+        log_sums, probs = _log_sums_and_probabilities(relative)
         return reference + log_sums, probs
 
     def _find(self, Y):
@@ -271,3 +290,91 @@ class ObservedSpace:
 
         self._over_blocks(work, len(scores))
         return result
+
+
+@dataclass(frozen=True)
+class SetsOfTraining:
+    """`label_space="observed"`: the sets of the complete training rows, smaller sets first, then lower labels."""
+
+    min_labels: Any = "auto"
+    max_labels: Any = "auto"
+
+    def for_targets(self, Y, *, classes, rows=None):
+        training_sizes(Y, self.min_labels, self.max_labels, rows)  # limits that are given are held to
+        is_complete = (Y != UNKNOWN).all(axis=1)
+        if not is_complete.any():
+            raise ValueError(
+                "label_space='observed' takes its sets from the rows of y without NaN, and there are none; use "
+                "label_space='cardinality'."
+            )
+        space = ObservedSpace(distinct_sets(Y[is_complete])[0])
+        fits = space.fits(Y)
+        if not fits.all():
+            first = int(np.argmin(fits))
+            raise ValueError(
+                f"With label_space='observed', every row of y must agree with the set of a complete row; row "
+                f"{first if rows is None else rows[first]} agrees with none, as do {len(fits) - fits.sum()} of "
+                f"{len(fits)} rows. Use label_space='cardinality', or drop these rows."
+            )
+        return space
+
+
+def distinct_sets(Y):
+    """The distinct rows of Y, smaller sets first, then those with lower labels, and the place of each row of Y."""
+    distinct, place = np.unique(Y, axis=0, return_inverse=True)
+    # By decreasing place within a size: the larger of two rows in sorted order has the lower labels.
+    order = np.lexsort([-np.arange(len(distinct)), distinct.sum(axis=1, dtype=np.int64)])
+    return distinct[order], np.argsort(order)[place.ravel()]
+
+
+def _log_weights(scores, sets, set_bias, possible=None):
+    """Logarithms of the weights of all sets (n_rows, n_sets) relative to each row's reference, and those references.
+
+    Scores of 1e5 may cancel within a set, or between two, to a number whose 1e-12 counts. So every score is split into
+    a multiple of a power of two, whose sums over labels are exact, and a small rest. Sets that are not possible
+    (n_rows, n_sets) have weight 0, and no say in the reference, in whose size digits would be lost.
+    """
+    scores = np.asarray(scores, np.float64)
+    largest = max(np.abs(scores).max(initial=0.0), np.abs(set_bias).max(), 1.0)
+    if largest < 64:
+        coarse, fine = np.zeros((1, 1)), scores @ sets.T + set_bias
+    else:
+        unit = 2.0 ** (np.ceil(np.log2(largest * (sets.shape[1] + 1))) - 50)
+        rounded, rounded_bias = np.rint(scores / unit) * unit, np.rint(set_bias / unit) * unit
+        coarse = rounded @ sets.T + rounded_bias
+        fine = (scores - rounded) @ sets.T + (set_bias - rounded_bias)
+    if possible is not None:
+        coarse = np.where(possible, coarse, -np.inf)
+    reference = coarse.max(axis=1, keepdims=True)
+    return (coarse - reference) + fine, reference[:, 0]
+
+
+def _agree(known, sets):
+    """Whether each set has every label that is known to be present and none known to be absent, (n_rows, n_sets)."""
+    signs = (known == 1).astype(np.float64) - (known == 0)
+    return signs @ sets.T == np.count_nonzero(known == 1, axis=1)[:, None]
+
+
+def _log_sums_and_probabilities(relative):
+    """Logarithms of the sums of weights (n_rows,), and the probabilities (n_rows, n_sets)."""
+    highest = relative.max(axis=1, keepdims=True)
+    probs = np.exp(relative - highest)
+    total = probs.sum(axis=1, keepdims=True)
+    probs /= total
+    return (highest + np.log(total))[:, 0], probs
+
+
+def _log_probabilities(relative):
+    """Logarithms of the probabilities, (n_rows, n_sets)."""
+    highest = relative.max(axis=1, keepdims=True)
+    return np.minimum(relative - highest - np.log(np.exp(relative - highest).sum(axis=1, keepdims=True)), 0.0)
+
+
+def _entropy(relative):
+    """Entropy in nats (n_rows,): log Z - E[log weight], both relative to the heaviest set, so no term is negative."""
+    relative = relative - relative.max(axis=1, keepdims=True)
+    weights = np.exp(relative)
+    total = weights.sum(axis=1)
+    weights[np.arange(len(weights)), relative.argmax(axis=1)] = 0.0
+    relative[weights == 0] = 0.0
+    return np.log1p(weights.sum(axis=1)) - (weights * relative).sum(axis=1) / total

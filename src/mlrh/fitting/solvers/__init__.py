@@ -1,9 +1,23 @@
-"""Minimisers of an objective: (objective, start) -> Solution."""
+"""Minimisers of an objective: (objective, start, *, tol, max_iter, report, **options) -> Solution."""
 
-from mlrh.fitting.solvers.base import Solution
+from mlrh.fitting.solvers.base import Objective, PenalisedObjective, Solution, check_pairing, solver
 from mlrh.fitting.solvers.lbfgs import MetricOfPath, lbfgs
 from mlrh.fitting.solvers.mm import mm
 from mlrh.fitting.solvers.newton_cg import newton_cg
 from mlrh.fitting.solvers.prox_newton import prox_newton
 
-__all__ = ["MetricOfPath", "Solution", "lbfgs", "mm", "newton_cg", "prox_newton"]
+__all__ = [
+    "BY_NAME",
+    "MetricOfPath",
+    "Objective",
+    "PenalisedObjective",
+    "Solution",
+    "check_pairing",
+    "lbfgs",
+    "mm",
+    "newton_cg",
+    "prox_newton",
+    "solver",
+]
+
+BY_NAME = {"mm": mm, "lbfgs": lbfgs, "newton-cg": newton_cg, "prox-newton": prox_newton}

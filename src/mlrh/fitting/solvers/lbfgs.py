@@ -12,9 +12,16 @@ from dataclasses import replace
 import numpy as np
 
 from mlrh._parallel import kernel
-from mlrh.fitting.solvers.base import FIRST_WAIT, MAX_AGE, MAX_DOUBTS, MEMORY, SHORT, _arrive, _line_search, iterate
+from mlrh.fitting.solvers.base import State, best_of, iterate, line_search, solver
+
+MEMORY = 5  # pairs of steps and gradient changes that lbfgs keeps
+SHORT = 0.4  # of the step that lbfgs proposes: taking less casts doubt on separate memories
+MAX_DOUBTS = 1.5  # two short steps in a row are more, single ones less; beyond, one memory serves all labels
+FIRST_WAIT = 25  # iterations with one memory until separate ones are tried again, the next time 2.5 times as many
+MAX_AGE = 14.0  # of the penalty for which a metric was made, over the one it serves
 
 
+@solver(needs={"metric", "hessian"}, options=("metric_at",))
 def lbfgs(objective, start, *, tol, max_iter, metric_at=None, report=None):
     """Limited-memory BFGS whose initial inverse Hessian is the metric of the stopping rule, scaled.
 
@@ -26,7 +33,8 @@ def lbfgs(objective, start, *, tol, max_iter, metric_at=None, report=None):
     metric_at(objective, start) gives the metric of a start that is near the optimum and no more confident, so that its
     curvature is worth looking at.
     """
-    run = _Lbfgs(objective, start, objective.metric() if metric_at is None else metric_at(objective, start))
+    begin = best_of(start, lambda parameters: State(parameters, *objective.value_and_gradient(parameters)))
+    run = _Lbfgs(objective, begin, objective.metric() if metric_at is None else metric_at(objective, begin.parameters))
     # Checked with the metric alone: what the memory holds hides the flat directions that it has not seen.
     return iterate(objective, run.begin, run.propose, run.move, run.solve, tol=tol, max_iter=max_iter, report=report)
 
@@ -49,11 +57,11 @@ class MetricOfPath:
 class _Lbfgs:
     """What lbfgs knows from one iteration to the next: the metric, the memory, and doubts in separate memories."""
 
-    def __init__(self, objective, start, metric):
+    def __init__(self, objective, begin, metric):
         self._objective, self._metric = objective, metric
         self._n_iter, self._renewal, self._wait = 0, np.inf, float(FIRST_WAIT)
-        self._begin_anew(len(start))
-        self.begin = _arrive(objective, start, self.solve)
+        self._begin_anew(len(begin.parameters))
+        self.begin = replace(begin, solved=metric(begin.gradient))
 
     def _begin_anew(self, n_parameters):
         self._memory, self._doubts = Memory(n_parameters, size=MEMORY, n_blocks=self._objective.n_blocks()), 0.0
@@ -64,14 +72,14 @@ class _Lbfgs:
     def propose(self, state, history):
         direction = self._memory.direction(state.gradient, state.solved)
         decrease = history[-3:][0] - history[-1]
-        seen = decrease if decrease > self._objective.rounding_error(state.value) else 0.0
+        seen = decrease if decrease > self._objective.rounding_error(state.parameters, state.value) else 0.0
         return direction, max(-0.5 * float(state.gradient @ direction), seen)
 
     def move(self, state, direction):
-        following = _line_search(self._objective, state, direction, self.solve)
+        following = line_search(self._objective, state, direction, self.solve)
         if following is None:
             self._memory.forget()
-            following = _line_search(self._objective, state, -state.solved, self.solve)
+            following = line_search(self._objective, state, -state.solved, self.solve)
         if following is None:
             return None
         self._n_iter += 1

@@ -1,8 +1,11 @@
 """mm: the paper's majorisation-minimisation."""
 
-from mlrh.fitting.solvers.base import _arrive, _extrapolated_decrease, iterate
+import numpy as np
+
+from mlrh.fitting.solvers.base import arrive, best_of, iterate, solver
 
 
+@solver(needs={"metric", "majoriser"}, options=("step",))
 def mm(objective, start, *, tol, max_iter, step="safe", report=None):
     """Majorisation-minimisation: parameters -= (c gram + ridges)^-1 gradient, factorised once.
 
@@ -23,11 +26,22 @@ def mm(objective, start, *, tol, max_iter, step="safe", report=None):
 
     def propose(state, history):
         return -state.solved, max(
-            stretch * state.left, _extrapolated_decrease(history, objective.rounding_error(state.value))
+            stretch * state.left,
+            _extrapolated_decrease(history, objective.rounding_error(state.parameters, state.value)),
         )
 
     def move(state, direction):
-        return _arrive(objective, state.parameters - state.solved, solve)
+        return arrive(objective, state.parameters - state.solved, solve)
 
-    begin = _arrive(objective, start, solve)
+    begin = best_of(start, lambda parameters: arrive(objective, parameters, solve))
     return iterate(objective, begin, propose, move, solve, tol=tol, max_iter=max_iter, report=report)
+
+
+def _extrapolated_decrease(history, rounding_error):
+    """What is left if decreases go on to shrink by the factor of the last two; 0 before there are two."""
+    if len(history) < 3:
+        return 0.0
+    before, last = history[-3] - history[-2], history[-2] - history[-1]
+    if last <= rounding_error:
+        return 0.0
+    return last**2 / (before - last) if before > last else np.inf

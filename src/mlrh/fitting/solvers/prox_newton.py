@@ -8,7 +8,7 @@ An iteration has up to two steps, neither of which increases the objective.
 * If that was slow, since labels or features depend on each other, a step of Newton's method for all labels jointly, by
   conjugate gradients, among the coefficients that aren't zero. One that would change its sign becomes zero.
 
-It stops by the rule of `solvers`, with the smallest subgradient for the gradient. Knows nothing of probabilities.
+It stops by the rule of `base`, with the smallest subgradient for the gradient. Knows nothing of probabilities.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from scipy import linalg
 from mlrh._parallel import map_blocks
 from mlrh.fitting.metric import MAX_FACTORED, check_squares, reciprocals
 from mlrh.fitting.solvers._coordinate_descent import columns_of, descend
-from mlrh.fitting.solvers.base import iterate, newton_decrease
+from mlrh.fitting.solvers.base import best_of, iterate, newton_decrease, solver
 
 MAX_SWEEPS = 50  # over the working set of a label in one iteration
 SMALL_GAIN = 0.03  # of a sweep, as a share of all gains, after which no other follows
@@ -28,6 +28,7 @@ QUICK = 0.25  # factor by which the decrease left must shrink in each iteration 
 TARGET_OPERATIONS = 500_000  # in a sweep over the labels that one thread takes at a time
 
 
+@solver(needs={"hessian", "l1"}, options=("n_jobs",))
 def prox_newton(objective, start, *, tol, max_iter, n_jobs=None, report=None):
     """Proximal Newton's method, every label by itself, and all of them jointly where that is slow.
 
@@ -43,7 +44,7 @@ def prox_newton(objective, start, *, tol, max_iter, n_jobs=None, report=None):
             return own, own.decrease
         return own, max(own.decrease, fit.joint_step(state, enough).decrease)
 
-    begin = fit.arrive(objective.canonical(start))
+    begin = best_of(start, lambda parameters: fit.arrive(objective.canonical(parameters)))
     return iterate(objective, begin, propose, fit.move, None, tol=tol, max_iter=max_iter, report=report)
 
 
@@ -197,7 +198,7 @@ class _Fit:
 
     def _search(self, state, step):
         """The state at a length of the step that gains its share of what is predicted, or None if there is none."""
-        objective, allowance = self.objective, self.objective.rounding_error(state.value)
+        objective, allowance = self.objective, self.objective.rounding_error(state.parameters, state.value)
         length = 1.0
         for _ in range(30):
             parameters = _moved(objective, state, length * step.direction, keep_signs=step.is_joint)

@@ -5,11 +5,10 @@ Knows nothing of label spaces. Either all sets of one size weigh exp(sum of thei
 probabilities of the sizes, is given besides (`_by_counts`); or every set is listed with its probability (`_by_sets`).
 """
 
-import math
-
 import numpy as np
 
 from mlrh._parallel import kernel, map_blocks
+from mlrh.spaces._kernels.plain import fill_odds, tilt_towards
 
 TIE = 1e-13  # values that differ by less of their magnitude count as equal: rounding must not choose between them
 SAFE_MASS = 1e-240
@@ -275,7 +274,7 @@ def _fill_values(scores, pmf, low, high, first, table, values):
             left[j] = pmf[i, j] if pmf[i, j] > NEGLIGIBLE else 0.0
         pivot, tilt, aim = 0.0, 0.0, -1
         while True:
-            _fill_odds(scores[i], pivot, tilt, on, off)
+            fill_odds(scores[i], pivot, tilt, on, off)
             _fill_suffix(on, off, suffix)
             for j in range(n_sizes):
                 weights[j] = 0.0
@@ -289,17 +288,7 @@ def _fill_values(scores, pmf, low, high, first, table, values):
             aim = int(np.argmax(left))
             if left[aim] == 0:
                 break
-            pivot, tilt = _tilt_towards(scores[i], aim)
-
-
-@kernel
-def _fill_odds(scores, pivot, tilt, on, off):
-    """Probabilities of each label in and out; the pivot is a score, so that differences from it are exact nearby."""
-    for k in range(scores.shape[0]):
-        x = (scores[k] - pivot) + tilt
-        small = math.exp(-abs(x))
-        likely = 1.0 / (1.0 + small)
-        on[k], off[k] = (likely, small * likely) if x > 0 else (small * likely, likely)
+            pivot, tilt = tilt_towards(-np.sort(-scores[i]), aim)
 
 
 @kernel
@@ -336,29 +325,3 @@ def _add_values(on, off, suffix, weights, begin, end, first, table, values):
         for j in range(n_sizes):
             total += weights[j] * by_size[j]
         values[m - first] += total
-
-
-@kernel
-def _tilt_towards(scores, size):
-    """A score and a tilt relative to it under which the expected number of labels is within 1/2 of size.
-
-    The expected number is a staircase in the tilt, on which Newton stalls: bisect between the scores beside it.
-    """
-    n_labels = scores.shape[0]
-    ascending = np.sort(scores)
-    pivot = ascending[n_labels - max(size, 1)]
-    margin = math.log(n_labels) + 2.0
-    low, high = -margin, (pivot - ascending[max(n_labels - 1 - size, 0)]) + margin
-    tilt = 0.0
-    for _ in range(100):
-        tilt = 0.5 * (low + high)
-        expected = 0.0
-        for k in range(n_labels):
-            expected += 1.0 / (1.0 + math.exp(-((scores[k] - pivot) + tilt)))
-        if abs(expected - size) < 0.5:
-            break
-        if expected < size:
-            low = tilt
-        else:
-            high = tilt
-    return pivot, tilt

@@ -1,6 +1,6 @@
 """The three recurrences that a fit repeats, eight rows at a time: sizes, expectations, curvature.
 
-The same sums and the same contract as in `tilted`: rows marked in `todo` are worked on, each with its entry of
+The same sums and the same contract as in `plain`: rows marked in `todo` are worked on, each with its entry of
 `tilts`, and the mark is cleared where the total is safe. The lanes of a vector are rows, so no sum runs across lanes
 and each row's result, for its tilt, is that of the row alone. Entry (k, j) of a table is its row k * n_sizes + j.
 """

@@ -9,7 +9,7 @@ then weighs f_j exp(size_bias[j] - tilt j), scaled so that the largest factor is
 than 1e-260, so a row whose weights sum to SAFE_TOTAL is exact under any tilt.
 
 Kernels work on the rows marked in `todo`, each with its entry of `tilts`, and clear the mark where the total is safe. A
-tilt of 0 does for most rows, `towards_mode` for nearly all others; the rest is for `scaled`. What a fit repeats is in
+tilt of 0 does for most rows, `towards_mode` for nearly all others; the rest is for `wide_range`. What a fit repeats is in
 `lanes`, eight rows at a time; here is what is asked less often, row by row.
 """
 
@@ -18,7 +18,6 @@ import math
 import numpy as np
 
 from mlrh._parallel import kernel
-from mlrh.spaces._kernels.entropy import entropy_of_choice, entropy_of_pmf
 from mlrh.spaces._kernels.ranking import mode_size
 
 SAFE_TOTAL = 1e-240
@@ -27,7 +26,7 @@ SAFE_TOTAL = 1e-240
 def towards_mode(scores, size_bias, todo, tilts):
     """Write tilts that bring the expected number of labels near the size of the most probable set, for rows todo."""
     descending = -np.sort(-scores[todo], axis=1)
-    tilts[todo] = _bisected_tilts(descending, size_bias)
+    tilts[todo] = _tilts_to_mode(descending, size_bias)
 
 
 @kernel
@@ -151,7 +150,7 @@ def any_of(scores, size_bias, groups, todo, tilts, probs):
     for i in range(scores.shape[0]):
         if not todo[i]:
             continue
-        _fill_odds(scores[i], tilts[i], on, off)
+        fill_odds(scores[i], 0.0, tilts[i], on, off)
         fill_weights(size_bias, tilts[i], weights)
         none[:], some[:] = 0.0, 0.0
         none[0] = 1.0
@@ -205,22 +204,45 @@ def entropy(scores, size_bias, todo, tilts, entropies):
 
 
 @kernel
+def entropy_of_pmf(pmf):
+    """Entropy in nats of probabilities; the likeliest enters by the sum of the others, which keeps it exact."""
+    likeliest = np.argmax(pmf)
+    result, others = 0.0, 0.0
+    for j in range(pmf.shape[0]):
+        if j != likeliest and pmf[j] > 0:
+            result -= pmf[j] * math.log(pmf[j])
+            others += pmf[j]
+    return result - pmf[likeliest] * math.log1p(-others)
+
+
+@kernel
+def entropy_of_choice(less_likely):
+    """Entropy in nats of two outcomes, by the probability of the less likely one."""
+    if less_likely == 0.0:
+        return 0.0
+    return -less_likely * math.log(less_likely) - (1.0 - less_likely) * math.log1p(-less_likely)
+
+
+@kernel
 def _tilted_mass(scores, size_bias, tilt, on, off, weights, mass):
     """Total weight of the sizes, and the logarithm of the scale it is to be multiplied by.
 
     Fills on, off and weights, and mass with the pmf f after k labels in row k % len(mass): n_labels + 1 rows keep the
     whole table, two rows only the last step.
     """
-    log_scale = _fill_odds(scores, tilt, on, off) + fill_weights(size_bias, tilt, weights)
+    log_scale = fill_odds(scores, 0.0, tilt, on, off) + fill_weights(size_bias, tilt, weights)
     return _fill_mass(on, off, weights, mass), log_scale
 
 
 @kernel
-def _fill_odds(scores, tilt, on, off):
-    """Probabilities of each label in and out; returns -sum_k log off_k."""
+def fill_odds(scores, pivot, tilt, on, off):
+    """Probabilities of each label in and out under scores - pivot + tilt; returns -sum_k log off_k.
+
+    A pivot that is one of the scores makes the differences from it exact nearby, however large the scores are.
+    """
     log_scale, product = 0.0, 1.0
     for k in range(scores.shape[0]):
-        x = scores[k] + tilt
+        x = (scores[k] - pivot) + tilt
         small = math.exp(-abs(x))
         likely = 1.0 / (1.0 + small)
         if x > 0:
@@ -303,29 +325,39 @@ def _two_sum(a, b):
 
 
 @kernel
-def _bisected_tilts(descending, size_bias):
-    """The expected number is a staircase in the tilt, on which Newton stalls: bisect between the scores beside it."""
-    n_rows, n_labels = descending.shape
-    tilts = np.empty(n_rows)
-    margin = math.log(n_labels) + 2.0
-    for i in range(n_rows):
-        size = mode_size(descending[i], size_bias)
-        low = -descending[i, max(size - 1, 0)] - margin
-        high = -descending[i, min(size, n_labels - 1)] + margin
-        for _ in range(100):
-            tilt = 0.5 * (low + high)
-            expected = 0.0
-            for k in range(n_labels):
-                expected += 1.0 / (1.0 + math.exp(-(descending[i, k] + tilt)))
-            if abs(expected - size) < 0.5:
-                break
-            if expected < size:
-                low = tilt
-            else:
-                high = tilt
+def _tilts_to_mode(descending, size_bias):
+    tilts = np.empty(len(descending))
+    for i in range(len(descending)):
+        pivot, rest = tilt_towards(descending[i], mode_size(descending[i], size_bias))
+        tilt = rest - pivot
         # A multiple of 1/64, so that its product with a size is exact (see _log_size_weight).
         tilts[i] = math.floor(tilt * 64.0 + 0.5) / 64.0 if abs(tilt) < 1e12 else tilt
     return tilts
+
+
+@kernel
+def tilt_towards(descending, size):
+    """A score and a tilt relative to it under which the expected number of labels is within 1/2 of size.
+
+    `descending` holds the scores of a row, the highest first. The expected number is a staircase in the tilt, on which
+    Newton stalls: bisect between the scores on both sides of the step.
+    """
+    n_labels = descending.shape[0]
+    pivot, margin = descending[max(size, 1) - 1], math.log(n_labels) + 2.0
+    low, high = -margin, (pivot - descending[min(size, n_labels - 1)]) + margin
+    tilt = 0.0
+    for _ in range(100):
+        tilt = 0.5 * (low + high)
+        expected = 0.0
+        for k in range(n_labels):
+            expected += 1.0 / (1.0 + math.exp(-((descending[k] - pivot) + tilt)))
+        if abs(expected - size) < 0.5:
+            break
+        if expected < size:
+            low = tilt
+        else:
+            high = tilt
+    return pivot, tilt
 
 
 @kernel

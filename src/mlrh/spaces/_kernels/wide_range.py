@@ -1,4 +1,4 @@
-"""The recurrences of `tilted` in numbers with an exponent of their own: mantissa * 2**exponent.
+"""The recurrences of `plain` in numbers with an exponent of their own: mantissa * 2**exponent.
 
 For the rare rows, marked in `todo`, whose sizes lie too far apart for any tilt: slower, but without a limit of range.
 The sums are the elementary symmetric polynomials of exp(scores) themselves. A number is a pair (float, int), its
@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from mlrh._parallel import kernel
-from mlrh.spaces._kernels.entropy import entropy_of_choice, entropy_of_pmf
+from mlrh.spaces._kernels.plain import entropy_of_choice, entropy_of_pmf
 
 LN2_HIGH = 0.693147180369123816490  # the leading 32 bits of log 2: its product with an exponent is exact
 LN2_LOW = 1.90821492927058770002e-10
@@ -121,7 +121,7 @@ def any_of(scores, size_bias, groups, todo, probs):
 
 @kernel
 def entropy(scores, size_bias, todo, entropies):
-    """Write the entropy in nats (n_rows,) of the rows todo, by the same chain rule as `tilted.entropy`."""
+    """Write the entropy in nats (n_rows,) of the rows todo, by the same chain rule as `plain.entropy`."""
     n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
     pmf = np.empty(n_sizes)
     for i in np.flatnonzero(todo):

@@ -1,0 +1,142 @@
+"""The training rows of an objective: sums over them of loss, gradient and curvature, at any parameters.
+
+An objective is a sum over rows plus penalties, and asks its rows for nothing but these sums. Here they lie in memory.
+Loss and derivatives are in the scores of a label space:
+
+    sum_i weight_i [log Z(x_i) - sum_k y_ik s_k(x_i) - b(y_i)]
+
+Where labels of a row are unknown, what is subtracted from log Z is the logarithm of the sum over the sets that agree
+with the row, log Z(x_i | known).
+"""
+
+import numpy as np
+
+from mlrh._indicators import UNKNOWN
+
+
+class RowsInMemory:
+    """Features and label sets of the rows, (n_samples, ...).
+
+    Parameters
+    ----------
+    design : Design
+    space : LabelSpace
+    Y : array of shape (n_samples, n_labels), int8
+        Of 1, 0 and UNKNOWN; every row agrees with a set of the space.
+    """
+
+    def __init__(self, design, space, Y):
+        self.design, self._space = design, space
+        weights = design.weights
+        self.label_totals, self.known_totals = weights @ (Y == 1), weights @ (Y != UNKNOWN)
+        is_complete = (Y != UNKNOWN).all(axis=1)
+        self._partly_known = np.flatnonzero(~is_complete)
+        self._given = space.given(Y[self._partly_known]) if len(self._partly_known) else None
+        # The rows that are complete, and nothing in the others.
+        self.Y = Y if self._given is None else np.where(is_complete[:, None], Y, 0).astype(Y.dtype)
+        self.bias_counts = space.bias_counts(Y[is_complete], weights[is_complete])
+        # None where all weights are 1: products with them are left out.
+        self._weights = weights if np.ptp(weights) > 0 or weights[0] != 1 else None
+        self._targets = self._pull_back(self.Y.astype(design.X.dtype))
+
+    @property
+    def are_complete(self):
+        """Whether every label of every row is known."""
+        return self._given is None
+
+    def loss_and_gradient(self, space, coef, intercept):
+        """The loss of all rows and its gradients in coef, intercept and the biases of the space.
+
+        In scores the gradient is marginals - Y; in rows that are partly known, the marginals given what is known take
+        the place of Y.
+        """
+        scores, expectations = self._expectations(space, coef, intercept)
+        if self._given is None:
+            scores = None  # as large as the marginals, and not needed any more
+        return self._loss_and_gradient(space, coef, intercept, scores, expectations)
+
+    def score_of_truth(self, coef, intercept):
+        """Sum over rows of weight_i sum_k y_ik s_k(x_i), by features: X'Y is computed once for all coefficients."""
+        target_coef, target_intercept = self._targets
+        return float(coef.ravel() @ target_coef.ravel() + intercept @ target_intercept)
+
+    def with_curvatures(self, space, coef, intercept):
+        """`loss_and_gradient`, and curvatures: of single scores, what misfit adds to them, and of single biases.
+
+        Those of scores (n_samples, n_labels) are the variances of the labels times the weights, as if nothing were
+        known of a row, those of biases bounds of their variances. Misfit is how much steeper the secant is that would
+        bring a score to about the other side of 0, where the label is a surprise.
+        """
+        scores, expectations = self._expectations(space, coef, intercept)
+        _, marginals, bias_mean = expectations
+        variances = marginals * (1 - marginals)
+        result = self._loss_and_gradient(space, coef, intercept, scores, expectations)  # marginals are now residuals
+        misfit = np.maximum(_secants(scores, marginals) - variances, 0)
+        return result, (self._weighted(variances), self._weighted(misfit), bias_mean)
+
+    def curvatures(self, space, coef, intercept):
+        """Variances and misfit of `with_curvatures` together, (n_samples, n_labels), without the loss."""
+        scores, (_, marginals, _) = self._expectations(space, coef, intercept)
+        variances = marginals * (1 - marginals)
+        marginals -= self.Y
+        return self._weighted(np.maximum(variances, _secants(scores, marginals), out=variances))
+
+    def hessian(self, space, coef, intercept):
+        """The function (d_coef, d_intercept, d_bias) -> Hessian times that, in three parts."""
+        scores, weights, rows = self.design.scores(coef, intercept), self.design.weights, self._partly_known
+        given = self._given_in(space)
+
+        def product(d_coef, d_intercept, d_bias):
+            d_scores = self.design.scores(d_coef, d_intercept)
+            d_marginals, d_bias_mean = space.curvature(scores, d_scores, d_bias, weights)
+            if given is not None:
+                d_expected, d_known = given.curvature(scores[rows], d_scores[rows], d_bias, weights[rows])
+                d_marginals[rows] -= d_expected
+                d_bias_mean = d_bias_mean - d_known
+            return *self._pull_back(d_marginals), d_bias_mean
+
+        return product
+
+    def _expectations(self, space, coef, intercept):
+        """Scores, and what the space says of them."""
+        scores = self.design.scores(coef, intercept)
+        return scores, space.expectations(scores, self.design.weights)
+
+    def _loss_and_gradient(self, space, coef, intercept, scores, expectations):
+        """`loss_and_gradient`; the marginals among the expectations are changed into residuals."""
+        log_partition, marginals, bias_mean = expectations
+        weights = self.design.weights
+        loss = weights @ log_partition.astype(np.float64) - self.score_of_truth(coef, intercept)
+        loss -= space.bias @ self.bias_counts
+        marginals -= self.Y
+        bias_mean = bias_mean - self.bias_counts
+        if self._given is not None:
+            rows = self._partly_known
+            log_known, expected, known_bias_mean = self._given_in(space).expectations(scores[rows], weights[rows])
+            loss -= weights[rows] @ log_known.astype(np.float64)
+            marginals[rows] -= expected
+            bias_mean = bias_mean - known_bias_mean
+        return float(loss), *self._pull_back(marginals), bias_mean
+
+    def _given_in(self, space):
+        """The space for the rows that are partly known, given what is known of them; None if there are none."""
+        if self._given is None or space is self._space:
+            return self._given
+        return self._given.with_bias(space.bias)
+
+    def _pull_back(self, residuals):
+        """Gradients in coef and intercept of what has these gradients in the scores, per unit of weight."""
+        return self.design.pull_back(self._weighted(residuals))
+
+    def _weighted(self, values):
+        return values if self._weights is None else values * self._weights[:, None].astype(values.dtype)
+
+
+def _secants(scores, residuals):
+    """|residual| / (|score| + 2): the curvature of a parabola that leads a score to the other side of 0.
+
+    The residuals are changed.
+    """
+    distances = np.abs(scores)
+    distances += 2
+    return np.divide(np.abs(residuals, out=residuals), distances, out=distances)
