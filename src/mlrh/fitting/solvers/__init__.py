@@ -1,6 +1,16 @@
 """Minimisers of an objective: (objective, start, *, tol, max_iter, report, **options) -> Solution."""
 
-from mlrh.fitting.solvers.base import Objective, PenalisedObjective, Solution, check_pairing, solver
+from mlrh.fitting.solvers.base import (
+    Objective,
+    PenalisedObjective,
+    Solution,
+    arrive,
+    best_of,
+    check_pairing,
+    iterate,
+    line_search,
+    solver,
+)
 from mlrh.fitting.solvers.lbfgs import MetricOfPath, lbfgs
 from mlrh.fitting.solvers.mm import mm
 from mlrh.fitting.solvers.newton_cg import newton_cg
@@ -12,8 +22,12 @@ __all__ = [
     "Objective",
     "PenalisedObjective",
     "Solution",
+    "arrive",
+    "best_of",
     "check_pairing",
+    "iterate",
     "lbfgs",
+    "line_search",
     "mm",
     "newton_cg",
     "prox_newton",

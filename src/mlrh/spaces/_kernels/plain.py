@@ -9,8 +9,8 @@ then weighs f_j exp(size_bias[j] - tilt j), scaled so that the largest factor is
 than 1e-260, so a row whose weights sum to SAFE_TOTAL is exact under any tilt.
 
 Kernels work on the rows marked in `todo`, each with its entry of `tilts`, and clear the mark where the total is safe. A
-tilt of 0 does for most rows, `towards_mode` for nearly all others; the rest is for `wide_range`. What a fit repeats is in
-`lanes`, eight rows at a time; here is what is asked less often, row by row.
+tilt of 0 does for most rows, `towards_mode` for nearly all others; the rest is for `wide_range`. What a fit repeats is
+in `lanes`, eight rows at a time; here is what is asked less often, row by row.
 """
 
 import math
