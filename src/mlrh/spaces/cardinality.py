@@ -48,12 +48,7 @@ class CardinalitySpace(LabelSpace):
     """
 
     def __init__(self, n_labels, min_labels, max_labels, size_bias=None, *, learn_bias=False, n_jobs=None):
-        sizes = (n_labels, min_labels, max_labels)
-        if not all(isinstance(size, Integral) for size in sizes) or not 0 <= min_labels <= max_labels <= n_labels:
-            raise ValueError(
-                "Sizes must be integers with 0 <= min_labels <= max_labels <= n_labels; got "
-                f"min_labels={min_labels}, max_labels={max_labels}, n_labels={n_labels}."
-            )
+        _check_limits(n_labels, min_labels, max_labels)
         bias = np.zeros(n_labels + 1) if size_bias is None else np.array(size_bias, np.float64)
         if bias.shape != (n_labels + 1,) or not np.isfinite(bias).all():
             raise ValueError(
@@ -273,7 +268,17 @@ def training_sizes(Y, min_labels, max_labels, rows=None):
     smallest = int(present.min()) if min_labels == "auto" else min_labels
     largest = int(present.max()) if max_labels == "auto" else max_labels
     check_sizes(Y, smallest, largest, rows)
+    _check_limits(Y.shape[1], smallest, largest)
     return smallest, largest
+
+
+def _check_limits(n_labels, min_labels, max_labels):
+    sizes = (n_labels, min_labels, max_labels)
+    if not all(isinstance(size, Integral) for size in sizes) or not 0 <= min_labels <= max_labels <= n_labels:
+        raise ValueError(
+            "Sizes must be integers with 0 <= min_labels <= max_labels <= n_labels; got "
+            f"min_labels={min_labels}, max_labels={max_labels}, n_labels={n_labels}."
+        )
 
 
 def check_sizes(Y, smallest, largest, rows=None):
