@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import reference
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import sparse
 
 from mlrh.spaces import CardinalitySpace, ObservedSpace
@@ -15,80 +14,6 @@ ROWS = RNG.normal(scale=3, size=(40, 5))
 SETS = np.array([[1, 0, 0, 0, 1], [0, 0, 0, 0, 0], [1, 1, 1, 0, 0], [0, 1, 0, 1, 0], [1, 1, 1, 1, 1]])
 SET_BIAS = np.array([0.5, -1.0, 2.0, 0.0, 0.25])
 ANSWERS = ["log_partition", "marginals", "cardinality_pmf"]
-
-
-def scale(scores, set_bias):
-    return max(1.0, np.abs(scores).sum(), np.abs(set_bias).max())
-
-
-@given(reference.listed_sets())
-@many
-def test_log_partition_equals_the_sum_over_the_listed_sets(case):
-    scores, sets, set_bias = case
-    expected = reference.enumerate_sets(scores, sets, set_bias).log_partition()
-    result = ObservedSpace(sets, set_bias).distribution([scores]).log_partition()[0]
-    assert result == pytest.approx(expected, rel=0, abs=1e-12 * scale(scores, set_bias))
-
-
-@given(reference.listed_sets())
-@many
-def test_marginals_equal_the_sum_over_the_listed_sets(case):
-    scores, sets, set_bias = case
-    expected = reference.enumerate_sets(scores, sets, set_bias).marginals()
-    result = ObservedSpace(sets, set_bias).distribution([scores]).marginals()[0]
-    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
-
-
-@given(reference.listed_sets())
-@many
-def test_cardinality_pmf_equals_the_sum_over_the_listed_sets(case):
-    scores, sets, set_bias = case
-    expected = reference.enumerate_sets(scores, sets, set_bias).cardinality_pmf()
-    result = ObservedSpace(sets, set_bias).distribution([scores]).cardinality_pmf()[0]
-    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
-
-
-@given(reference.listed_sets())
-@many
-def test_log_prob_of_every_listed_set_equals_the_enumeration(case):
-    scores, sets, set_bias = case
-    expected = reference.enumerate_sets(scores, sets, set_bias).log_probs()
-    result = ObservedSpace(sets, set_bias).distribution(np.tile(scores, (len(sets), 1))).log_prob(sets)
-    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12 * scale(scores, set_bias))
-
-
-@given(reference.listed_sets())
-@many
-def test_probabilities_of_all_top_sets_sum_to_one(case):
-    scores, sets, set_bias = case
-    _, log_probs = ObservedSpace(sets, set_bias).distribution([scores]).top_sets(len(sets))
-    assert np.exp(log_probs).sum() == pytest.approx(1, abs=1e-12)
-
-
-@given(reference.listed_sets(), st.integers(1, 15))
-@many
-def test_top_sets_have_the_highest_log_probs_of_the_enumeration(case, n):
-    scores, sets, set_bias = case
-    expected = np.sort(reference.enumerate_sets(scores, sets, set_bias).log_probs())[::-1][:n]
-    _, log_probs = ObservedSpace(sets, set_bias).distribution([scores]).top_sets(n)
-    tolerance = 1e-12 * scale(scores, set_bias)
-    np.testing.assert_allclose(log_probs[0, : len(expected)], expected, rtol=0, atol=tolerance)
-
-
-@given(reference.listed_sets())
-@many
-def test_mode_is_the_first_of_top_sets(case):
-    scores, sets, set_bias = case
-    d = ObservedSpace(sets, set_bias).distribution([scores])
-    assert d.top_sets(1)[0][0, 0].tolist() == d.mode()[0].tolist()
-
-
-@given(reference.listed_sets(reference.SMALL_INTEGERS))
-@many
-def test_of_equally_probable_sets_the_mode_is_the_one_listed_first(case):
-    scores, sets, set_bias = case
-    expected = reference.enumerate_sets(scores, sets, set_bias).best_sets()[0]
-    assert ObservedSpace(sets, set_bias).distribution([scores]).mode()[0].tolist() == expected.tolist()
 
 
 @given(reference.cases(reference.MODERATE))
