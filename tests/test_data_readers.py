@@ -315,21 +315,6 @@ def test_a_name_that_looks_like_an_option_of_meka_does_not_move_the_labels(tmp_p
     assert read(tmp_path / "toy.arff").label_names == ("p", "q")
 
 
-@pytest.mark.parametrize("suffix", ["arff", "csv", "svm", "parquet"])
-def test_an_interrupt_leaves_the_old_file_and_nothing_else(tmp_path, suffix, monkeypatch):
-    path = tmp_path / f"toy.{suffix}"
-    write(small(), path)
-    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write(small(X=np.zeros((2, 2))), path)
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
-
-
 @pytest.mark.parametrize("suffix", ["arff", "csv", "csv.gz", "svm", "parquet"])
 def test_a_full_disk_is_told_with_the_path_and_leaves_no_file(tmp_path, suffix):
     resource = pytest.importorskip("resource")
@@ -344,12 +329,6 @@ def test_a_full_disk_is_told_with_the_path_and_leaves_no_file(tmp_path, suffix):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_written_file_has_the_permissions_of_any_other_new_file(tmp_path):
-    write(small(), tmp_path / "toy.csv")
-    (tmp_path / "other").write_text("")
-    assert (tmp_path / "toy.csv").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 def test_equal_sets_give_equal_compressed_files(tmp_path):

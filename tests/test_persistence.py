@@ -1,7 +1,6 @@
 """Files give back the model they were made from, bit for bit; what could not come back is refused by save."""
 
 import json
-import os
 
 import numpy as np
 import pandas as pd
@@ -369,37 +368,6 @@ def test_a_model_that_holds_itself_is_refused(path):
     with pytest.raises(ModelFileError, match="holds itself"):
         save(model, path)
     assert not path.exists()
-
-
-@pytest.mark.parametrize("moment", ["fsync", "replace"])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device"), MemoryError])
-def test_a_save_that_is_cut_off_keeps_the_old_file_and_leaves_nothing_behind(moment, error, path, monkeypatch):
-    def fail(*_):
-        raise error
-
-    with_old_content(path)
-    monkeypatch.setattr(os, moment, fail)
-    with pytest.raises(ModelFileError if isinstance(error, OSError) else error):
-        save({"a": 1}, path)
-    assert_only_old_content(path)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-def test_permissions_are_those_of_the_old_file_or_of_any_new_one(path, tmp_path):
-    save(1, path)
-    plain = tmp_path / "plain"
-    plain.touch()
-    assert path.stat().st_mode == plain.stat().st_mode
-    path.chmod(0o640)
-    save(2, path)
-    assert path.stat().st_mode & 0o777 == 0o640
-
-
-def test_a_link_stays_a_link(path, tmp_path):
-    link = tmp_path / "link"
-    link.symlink_to(path)
-    save([1, 2], link)
-    assert link.is_symlink() and load(path) == [1, 2]
 
 
 def test_a_target_that_is_a_folder_or_lies_in_none_is_one_sentence(tmp_path):

@@ -263,44 +263,6 @@ def test_write_report_writes_both_files_and_nothing_else(tmp_path):
     assert paths[1].read_bytes() == to_html(full_report()).encode()
 
 
-def test_a_written_file_may_be_read_by_whom_the_umask_allows(tmp_path):
-    (tmp_path / "other").write_text("")
-    assert write_report(full_report(), tmp_path)[1].stat().st_mode == (tmp_path / "other").stat().st_mode
-
-
-@pytest.mark.parametrize("failing", ["write", "replace"])
-def test_a_failure_leaves_the_earlier_report_and_no_rubbish(tmp_path, monkeypatch, failing):
-    paths = write_report(full_report(), tmp_path)
-    before = [path.read_bytes() for path in paths]
-
-    def fail(*_args, **_kwargs):
-        raise OSError("disk full")
-
-    if failing == "write":
-        monkeypatch.setattr("pathlib.Path.write_text", fail)
-    else:
-        monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_report(report(title="New"), tmp_path)
-    assert [path.read_bytes() for path in paths] == before
-    assert len(os.listdir(tmp_path)) == 2
-
-
-def test_a_reader_sees_the_old_or_the_new_report_at_every_moment(tmp_path, monkeypatch):
-    (markdown, page) = write_report(full_report(), tmp_path)
-    allowed = {(to_markdown(r), to_html(r)) for r in (full_report(), report())}
-    replace, seen = os.replace, []
-
-    def watched(draft, path):
-        seen.append((markdown.read_text(encoding="utf-8"), page.read_text(encoding="utf-8")))
-        replace(draft, path)
-
-    monkeypatch.setattr(os, "replace", watched)
-    write_report(report(), tmp_path)
-    assert len(seen) == 2
-    assert all(text in {m for m, _ in allowed} and html in {h for _, h in allowed} for text, html in seen)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -145,16 +145,6 @@ def test_a_label_whose_name_a_csv_file_can_not_hold_is_refused_before_anything_i
     assert "\n" not in str(refusal.value) and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o664])
-@pytest.mark.parametrize("name", ["c.csv", "c.csv.gz"])
-def test_a_file_keeps_its_mode(tmp_path, name, mode):
-    store = kept(tmp_path / name, (1, [1, NAN, NAN]))
-    (tmp_path / name).chmod(mode)
-    store.keep(2, np.array([1.0, NAN, NAN]))
-    assert (tmp_path / name).stat().st_mode & 0o777 == mode
-    assert known_of(tmp_path / name, 5)[1, 0] == 1
-
-
 def test_a_file_of_the_same_content_is_written_on_whatever_its_time(tmp_path):
     path = tmp_path / "c.csv"
     store = kept(path, (1, [1, NAN, NAN]))
@@ -191,13 +181,6 @@ def test_a_file_that_was_removed_is_written_again_as_a_whole(tmp_path):
     path.unlink()
     store.keep(2, np.array([0.0, NAN, NAN]))
     np.testing.assert_array_equal(known_of(path, 2)[:, 0], [1, 0])
-
-
-def test_a_link_stays_one_and_what_it_points_to_is_replaced(tmp_path):
-    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
-    kept(tmp_path / "link.csv", (1, [1, NAN, NAN]))
-    assert (tmp_path / "link.csv").is_symlink()
-    assert known_of(tmp_path / "real.csv", 1)[0, 0] == 1
 
 
 @pytest.mark.parametrize(

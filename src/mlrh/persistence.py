@@ -6,8 +6,6 @@ ours are taken apart into these before and put together after, so that none of o
 
 import json
 import os
-import secrets
-import shutil
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from sklearn.exceptions import InconsistentVersionWarning
 from sklearn.neighbors import BallTree, KDTree
 
 import mlrh
+from mlrh._files import replacing
 from mlrh.estimators import _targets
 
 FORMAT = 1
@@ -92,11 +91,9 @@ def save(model: Any, path) -> None:
     [{'b'}]
     """
     data = _to_bytes(model)
-    target = Path(os.path.realpath(path))
     try:
-        if target.is_dir():
-            raise IsADirectoryError(None, "it is a folder")
-        _replace(target, data)
+        with replacing(path) as (file,):
+            file.write(data)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ModelFileError(f"The model can't be written to {os.fspath(path)} ({reason}).") from error
@@ -237,22 +234,6 @@ def _differences(header):
         for package, ours in _versions().items()
         if header[package].split(".")[:2] != ours.split(".")[:2]
     ]
-
-
-def _replace(target, data):
-    """The data in the target, all of them or none."""
-    temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            shutil.copymode(target, temporary)
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _reason(error):

@@ -155,7 +155,7 @@ def _rounded(value):
 
 
 def _write_parquet(chunks, columns, output):
-    from mlrh.data.sources import replacing, told_if_not_written
+    from mlrh.data.sources import writing
 
     if output == "-":
         with quiet_if_closed() as out:
@@ -163,7 +163,7 @@ def _write_parquet(chunks, columns, output):
             _parquet_to(content, chunks, columns)
             out.buffer.write(content.getvalue())
         return
-    with replacing([Path(output)]) as (file,), told_if_not_written(Path(output)):
+    with writing(Path(output)) as (file,):
         _parquet_to(file, chunks, columns)
 
 

@@ -11,7 +11,7 @@ from scipy import sparse
 from mlrh.data.columns import BadCellError, Nominal, described
 from mlrh.data.containers import DataError, MultilabelData, Schema
 from mlrh.data.labels import LabelChoice, label_columns
-from mlrh.data.sources import Source, replacing, shown, told_if_not_written
+from mlrh.data.sources import Source, shown, writing
 from mlrh.data.tables import IDENTIFIER_ROWS, label_cells, refuse_unnamed, required
 from mlrh.data.texts import check_names
 
@@ -56,7 +56,7 @@ def write_parquet(data: MultilabelData, path: Path) -> None:
         table = pyarrow.table(columns, names=[*data.feature_names, *data.label_names])
     except UnicodeEncodeError as error:
         raise DataError(f"{path}: {shown(error.object)} can't be written as UTF-8; rename it.") from error
-    with replacing([path]) as (file,), told_if_not_written(path):
+    with writing(path) as (file,):
         parquet.write_table(table, file, write_page_checksum=True)
 
 

@@ -1,20 +1,18 @@
-"""Bytes of data files, in and out: opening, decompression, UTF-8, and writing that never leaves half a file.
+"""Bytes of data files, in and out: opening, decompression, UTF-8, and errors that name the path.
 
 Knows nothing of formats.
 """
 
 import contextlib
 import gzip
-import io
-import os
 import re
-import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from mlrh._files import replacing
 from mlrh.data.containers import DataError
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -105,55 +103,29 @@ def shown(text: str) -> str:
 
 def write_texts(texts: Mapping[Path, Iterable[str]]) -> None:
     """Write UTF-8 files, gzip where the name says so, and put them in place only once all are complete."""
-    with replacing(list(texts)) as files:
+    with writing(*texts) as files:
         for (path, pieces), file in zip(texts.items(), files, strict=True):
             try:
-                with told_if_not_written(path):
-                    _write_pieces(file, pieces, zipped=parts_of(path.name)[2])
-                    file.flush()
+                _write_pieces(file, pieces, zipped=parts_of(path.name)[2])
+                file.flush()
+            except OSError as error:
+                raise _not_written(path, error) from error
             except UnicodeEncodeError as error:
                 raise DataError(f"{path}: {shown(error.object)} can't be written as UTF-8; rename it.") from error
 
 
 @contextlib.contextmanager
-def replacing(paths: list[Path]) -> Iterator[list[IO[bytes]]]:
-    """Binary files beside the paths that take their places when the block ends well and vanish when it doesn't."""
-    waiting = [path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.tmp") for path in paths]
-    with contextlib.ExitStack() as cleanup:
-        cleanup.callback(_remove, waiting)
-        files: list[IO[bytes]] = []
-        for path, temporary in zip(paths, waiting, strict=True):
-            try:
-                files.append(io.BufferedWriter(io.FileIO(temporary, "x")))
-                cleanup.callback(_close, files[-1])
-            except (OSError, ValueError) as error:
-                raise DataError(f"{path}: can't be written ({_reason(error)}); choose another place.") from error
-        yield files
-        for path, temporary, file in zip(paths, waiting, files, strict=True):
-            with told_if_not_written(path):
-                file.close()
-                os.replace(temporary, path)
-
-
-@contextlib.contextmanager
-def told_if_not_written(path: Path) -> Iterator[None]:
-    """A full disk and the like within the block are a DataError that names the path."""
+def writing(*paths: Path) -> Iterator[list[IO[bytes]]]:
+    """`replacing`, where a full disk and the like are a DataError that names the path."""
     try:
-        yield
+        with replacing(*paths) as files:
+            yield files
     except OSError as error:
-        raise DataError(f"{path}: can't be written ({_reason(error)}); choose another place.") from error
+        raise _not_written(error.filename or paths[0], error) from error
 
 
-def _close(file):
-    # After a write that failed, closing tries it again.
-    with contextlib.suppress(OSError):
-        file.close()
-
-
-def _remove(paths):
-    for path in paths:
-        with contextlib.suppress(OSError, ValueError):
-            os.unlink(path)
+def _not_written(path, error):
+    return DataError(f"{path}: can't be written ({_reason(error)}); choose another place.")
 
 
 def _write_pieces(file, pieces, *, zipped):

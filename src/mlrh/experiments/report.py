@@ -4,7 +4,6 @@ Titles, column names and cells are plain text, and whatever they hold is escaped
 lines may hold `code`, **bold** and [text](url); text from outside goes into them through `escaped`.
 """
 
-import os
 import re
 import unicodedata
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from html import escape
 from itertools import count
 from pathlib import Path
-from uuid import uuid4
 from xml.etree import ElementTree
 
 from rich.box import SIMPLE_HEAD
@@ -22,6 +20,7 @@ from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from mlrh._files import replacing
 from mlrh.experiments.style import page_css
 from mlrh.experiments.svg import printable
 
@@ -89,15 +88,9 @@ def write_report(report, folder):
     folder = Path(folder)
     contents = {folder / "report.md": to_markdown(report), folder / PAGE: to_html(report)}
     folder.mkdir(parents=True, exist_ok=True)
-    drafts = {path: path.with_name(f".{path.name}.{uuid4().hex}") for path in contents}
-    try:
-        for path, content in contents.items():
-            drafts[path].write_text(content, encoding="utf-8", newline="\n")
-        for path, draft in drafts.items():
-            os.replace(draft, path)
-    finally:
-        for draft in drafts.values():
-            draft.unlink(missing_ok=True)
+    with replacing(*contents) as files:
+        for file, content in zip(files, contents.values(), strict=True):
+            file.write(content.encode())
     return tuple(contents)
 
 

@@ -8,7 +8,6 @@ import csv
 import gzip
 import io
 import os
-import shutil
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlrh.data.containers import DataError
-from mlrh.data.sources import Source, load, parts_of, replacing, shown, told_if_not_written
+from mlrh.data.sources import Source, load, parts_of, shown, writing
 
 FINGERPRINT = "row_fingerprint"
 VALUES = {"1": 1.0, "0": 0.0, "": np.nan, "1.0": 1.0, "0.0": 0.0}  # with a decimal: as pandas writes them again
@@ -74,7 +73,7 @@ class Store:
     """
 
     def __init__(self, path, label_names: Sequence[str], fingerprints: Sequence[str]):
-        self.path = Path(os.path.realpath(path))  # a link stays one, and what it points to is replaced
+        self.path = Path(os.path.realpath(path))  # the same file, whatever becomes of links and the working folder
         if parts_of(self.path.name)[1] != ".csv":
             raise DataError(f"{path}: decisions are written as CSV; choose a name that ends in .csv or .csv.gz.")
         _check_names(path, label_names)
@@ -121,11 +120,8 @@ class Store:
     def _write(self, content):
         if parts_of(self.path.name)[2]:
             content = gzip.compress(content, mtime=0)
-        with replacing([self.path]) as (file,), told_if_not_written(self.path):
-            if self.path.exists():
-                shutil.copymode(self.path, file.name)  # before anything is in it that others may not read
+        with writing(self.path) as (file,):
             file.write(content)
-            file.flush()
         self._seen = _digest(content)
 
     def _state(self):
