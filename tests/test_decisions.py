@@ -14,7 +14,7 @@ from sklearn.metrics import f1_score, hamming_loss, jaccard_score
 from test_expected import METRICS, counts, enumerated_values, every_metric, monotone_metrics
 from test_oracle import CARDINALITY, OBSERVED, by_name, distribution
 
-from mlrh import MLRHClassifier, decisions, persistence
+from mlrh import MLRHClassifier, decisions
 from mlrh.spaces import CardinalitySpace, ObservedSpace
 from mlrh.spaces._kernels.expected_metrics import metric_function
 
@@ -329,15 +329,6 @@ def test_a_decision_that_can_not_be_taken_is_refused_before_the_fit(parameters, 
     with pytest.raises(ValueError, match=message):
         classifier.fit(X, Y)
     assert not hasattr(classifier, "coef_")
-
-
-def test_a_decision_of_top_labels_and_answer_sizes_survive_a_file(tmp_path):
-    X, Y = make_multilabel()
-    fitted = MLRHClassifier(decision=("top", 2), answer_sizes=(None, 3)).fit(X, Y)
-    persistence.save(fitted, tmp_path / "model")
-    loaded = persistence.load(tmp_path / "model")
-    assert (loaded.decision, loaded.answer_sizes) == (("top", 2), (None, 3))
-    np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))
 
 
 def test_rows_drawn_from_the_distribution_score_what_was_expected():

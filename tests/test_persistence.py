@@ -1,6 +1,8 @@
 """Files give back the model they were made from, bit for bit; what could not come back is refused by save."""
 
+import gzip
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,16 +12,37 @@ from samples import BOTH, FORMS, make_multilabel
 from scipy import sparse
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401  makes the halving search known
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
-from sklearn.multioutput import ClassifierChain
+from sklearn.model_selection import (
+    GridSearchCV,
+    HalvingGridSearchCV,
+    KFold,
+    LeaveOneOut,
+    PredefinedSplit,
+    RandomizedSearchCV,
+    RepeatedKFold,
+    ShuffleSplit,
+)
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.neighbors import NearestNeighbors
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+from sklearn.svm import LinearSVC
 
-from mlrh import KernelMLRHClassifier, MLRHClassifier
+from mlrh import (
+    CalibratedSets,
+    KernelMLRHClassifier,
+    KernelMLRHClassifierCV,
+    MLRHClassifier,
+    MLRHClassifierCV,
+    TunedThresholds,
+)
 from mlrh.baselines import LabelPowerset, MLkNN, OrConstant
+from mlrh.data import MultilabelData
 from mlrh.data.containers import Schema
 from mlrh.estimators._targets import Targets
 from mlrh.persistence import ModelFileError, load, save
@@ -95,9 +118,10 @@ def assert_equal_answers(a, b):
 def assert_predicts_the_same(model, loaded, X):
     # A copy: of one array with itself NumPy takes a product of another order of summation than of two equal ones.
     X = X.clone() if isinstance(X, pl.DataFrame) else X.copy()
-    assert_equal_answers(model.predict(X), loaded.predict(X))
-    for method in ("predict_proba", "decision_function"):
-        assert_same(getattr(model, method)(X), getattr(loaded, method)(X))
+    for method in ("predict", "predict_proba", "decision_function", "confidence"):
+        assert hasattr(model, method) == hasattr(loaded, method)
+        if hasattr(model, method):
+            assert_equal_answers(getattr(model, method)(X), getattr(loaded, method)(X))
 
 
 @BOTH
@@ -160,48 +184,156 @@ def test_a_model_that_is_not_fitted_comes_back_with_its_parameters(tmp_path):
     assert again(model, tmp_path).get_params() == model.get_params()
 
 
-def test_a_pipeline_from_text_to_label_sets_predicts_as_before(tmp_path):
-    texts = ["rates rise again", "striker scores twice", "club sold for millions", "bank raises rates"]
-    topics = [{"economy"}, {"sport"}, {"economy", "sport"}, {"economy"}]
-    model = make_pipeline(TfidfVectorizer(), MLRHClassifier(C=10)).fit(texts, topics)
-    loaded = again(model, tmp_path)
-    assert loaded.predict(texts) == model.predict(texts)
-    assert_same(model.predict_proba(texts), loaded.predict_proba(texts))
-    assert_same(model[0].vocabulary_, loaded[0].vocabulary_)
+TEXTS = ["rates rise again", "striker scores twice", "club sold for millions", "bank raises rates"]
+TOPICS = [{"economy"}, {"sport"}, {"economy", "sport"}, {"economy"}]
+FRAME = pd.DataFrame(X, columns=list("uvwxyz")).assign(place=["here", "there", None] * 20)
+FRAME.loc[3, "u"] = np.nan
+COLUMNS = ColumnTransformer(
+    [
+        ("number", make_pipeline(SimpleImputer(), StandardScaler()), ["u", "v"]),
+        ("place", OneHotEncoder(handle_unknown="ignore"), ["place"]),
+    ],
+    remainder="passthrough",
+)
+FOLDS = KFold(2, shuffle=True, random_state=0)
+HALVES = [(np.arange(30), np.arange(30, 60)), (np.arange(30, 60), np.arange(30))]
+MODELS = {
+    "text to label sets": (make_pipeline(TfidfVectorizer(), MLRHClassifier(C=10)), TEXTS, TOPICS),
+    "columns of a frame": (make_pipeline(COLUMNS, MLRHClassifier()), FRAME, FORMS["pandas"](Y)),
+    "folds of its own": (MLRHClassifierCV(Cs=[0.1, 1.0], cv=RepeatedKFold(n_splits=2, n_repeats=1)), X, Y),
+    "powerset": (LabelPowerset(), X, Y),
+    "powerset of kernels": (LabelPowerset(KernelMLRHClassifier()), X, Y),
+    "neighbours by a tree": (MLkNN(n_neighbors=3), X, Y),
+    "neighbours by cosine": (MLkNN(n_neighbors=3, metric="cosine"), X, Y),
+    "chain": (make_pipeline(StandardScaler(), ClassifierChain(OrConstant(LogisticRegression()))), X, Y),
+    "chain of ours": (ClassifierChain(MLRHClassifier()), X, Y),
+    "one vs rest of ours": (OneVsRestClassifier(KernelMLRHClassifier()), X, Y),
+    "many outputs of ours": (MultiOutputClassifier(MLRHClassifier()), X, Y),
+    "calibrated": (CalibratedSets(MLRHClassifier(decision="f1"), cv=2), X, FORMS["sets"](Y)),
+    "calibrated by isotonic regression": (
+        CalibratedSets(MLRHClassifier(label_space="observed"), method="isotonic", cv=FOLDS),
+        X,
+        Y,
+    ),
+    "calibrated classes": (CalibratedSets(LogisticRegression(), cv=HALVES), X, CLASSES["three"]),
+    "calibrated pipeline of kernels": (
+        CalibratedSets(make_pipeline(StandardScaler(), KernelMLRHClassifier()), cv=2),
+        X,
+        Y,
+    ),
+    "calibrated neighbours": (CalibratedSets(MLkNN(n_neighbors=3), method="isotonic", cv=2), X, Y),
+    "thresholds": (TunedThresholds(MLRHClassifier(), cv=2), X, FORMS["pandas"](Y)),
+    "thresholds of decision values": (TunedThresholds(OneVsRestClassifier(LinearSVC()), cv=FOLDS), X, Y),
+    "thresholds of calibrated sets": (TunedThresholds(CalibratedSets(MLRHClassifier(), cv=2), cv=2), X, Y),
+    "pipeline of calibrated sets": (make_pipeline(StandardScaler(), CalibratedSets(MLRHClassifier(), cv=2)), X, Y),
+}
 
 
-def test_a_pipeline_over_columns_of_a_frame_predicts_as_before(tmp_path):
-    frame = pd.DataFrame(X, columns=list("uvwxyz")).assign(place=["here", "there", None] * 20)
-    frame.loc[3, "u"] = np.nan
-    columns = ColumnTransformer(
-        [
-            ("number", make_pipeline(SimpleImputer(), StandardScaler()), ["u", "v"]),
-            ("place", OneHotEncoder(handle_unknown="ignore"), ["place"]),
-        ],
-        remainder="passthrough",
-    )
-    model = make_pipeline(columns, MLRHClassifier()).fit(frame, FORMS["pandas"](Y))
-    loaded = again(model, tmp_path)
-    assert model.predict(frame).equals(loaded.predict(frame))
-    assert_same(model.predict_proba(frame), loaded.predict_proba(frame))
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_predicts_as_before(name, tmp_path):
+    model, features, y = MODELS[name]
+    loaded = again(model.fit(features, y), tmp_path)
+    assert_predicts_the_same(model, loaded, features)
 
 
 @pytest.mark.parametrize(
     "model",
     [
-        LabelPowerset(),
-        LabelPowerset(KernelMLRHClassifier()),
-        MLkNN(n_neighbors=3),
-        MLkNN(n_neighbors=3, metric="cosine"),
-        make_pipeline(StandardScaler(), ClassifierChain(OrConstant(LogisticRegression()))),
+        CalibratedSets(MLRHClassifier(), cv=2),
+        TunedThresholds(MLRHClassifier(), cv=2),
+        MLRHClassifierCV(Cs=[0.1, 1.0], cv=2),
+        KernelMLRHClassifierCV(Cs=[0.1, 1.0], cv=2),
+        MLRHClassifier(decision=("top", 2), answer_sizes=(None, 3)),
+        MLRHClassifier(C=0.3, l1_ratio=0.7),
     ],
-    ids=["powerset", "powerset of kernels", "neighbours by a tree", "neighbours by cosine", "chain"],
+    ids=repr,
 )
-def test_comparison_methods_predict_as_before(model, tmp_path):
+def test_parameters_choices_and_zeros_come_back(model, tmp_path):
     model.fit(X, Y)
-    loaded = again(model, tmp_path)
-    assert_same(model.predict(-X), loaded.predict(-X))
-    assert_same(model.predict_proba(-X), loaded.predict_proba(-X))
+    assert_same(model, again(model, tmp_path))
+
+
+def test_a_label_that_every_row_has_comes_back_in_one_vs_rest(tmp_path):
+    constant = np.column_stack([Y[:, 0], np.ones(len(Y), int)])
+    with pytest.warns(UserWarning, match="Label 1 is present in all training examples"):
+        model = OneVsRestClassifier(MLRHClassifier()).fit(X, constant)
+    assert_predicts_the_same(model, again(model, tmp_path), X)
+
+
+def streamed(wrap):
+    """A model that was shown 30 rows, in what wrap puts it."""
+    return wrap(MLRHClassifier(size_bias=True).partial_fit(X[:30], Y[:30], classes=range(4)))
+
+
+WRAPS = {
+    "alone": (lambda model: model, lambda saved: saved),
+    "in a pipeline": (lambda model: make_pipeline(StandardScaler().fit(X), model), lambda saved: saved[-1]),
+}
+
+
+@pytest.mark.parametrize("wrap, unwrap", WRAPS.values(), ids=WRAPS)
+def test_rows_shown_to_partial_fit_are_not_in_the_file_unless_asked_for(wrap, unwrap, path):
+    model, row = streamed(wrap), X[7].tobytes()
+    save(model, path)
+    assert row not in path.read_bytes()
+    loaded = unwrap(load(path))
+    assert_predicts_the_same(unwrap(model), loaded, X)
+    with pytest.warns(UserWarning, match="not saved with the model, .* save the model with keep_rows=True"):
+        loaded.partial_fit(X[30:], Y[30:])
+    anew = MLRHClassifier(size_bias=True).partial_fit(X[30:], Y[30:], classes=range(4))
+    assert_predicts_the_same(anew, loaded, X)
+    save(model, path, keep_rows=True)
+    assert row in path.read_bytes()
+
+
+@pytest.mark.parametrize("wrap, unwrap", WRAPS.values(), ids=WRAPS)
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
+def test_partial_fit_goes_on_as_if_never_saved_where_rows_are_kept(form, wrap, unwrap, path):
+    model = MLRHClassifier(size_bias=True).partial_fit(form(X[:30]), Y[:30], classes=range(4))
+    save(wrap(model), path, keep_rows=True)
+    loaded = unwrap(load(path))
+    assert_same(model.partial_fit(form(X[30:]), Y[30:]), loaded.partial_fit(form(X[30:]), Y[30:]))
+
+
+OLD = Path(__file__).parent / "model_files" / "0.1"
+EXPECTED = json.loads((OLD / "expected.json").read_text())
+
+
+@pytest.mark.parametrize("name", EXPECTED["models"])
+@pytest.mark.filterwarnings("ignore:.*was saved with:UserWarning")
+def test_a_file_of_version_0_1_predicts_as_then(name, path):
+    path.write_bytes(gzip.decompress((OLD / f"{name}.mlrh.gz").read_bytes()))
+    model, expected = load(path), EXPECTED["models"][name]
+    if name.startswith("mlrh_fit"):  # a Model, of which the third column is nominal
+        rows = np.array(EXPECTED["rows"])
+        features = sparse.csr_array(rows) if name.endswith("sparse") else rows
+        labels, names = np.zeros((len(rows), 3), np.int8), (("u", "v", "place"), ("a", "b", "c"))
+        data = MultilabelData(features, labels, *names, "toy", categories={"place": ("here", "there")})
+        answer, probabilities = model.predict(data), model.distribution(data).marginals()
+    else:
+        answer, probabilities = model.predict(np.array(EXPECTED["X"])), model.predict_proba(np.array(EXPECTED["X"]))
+    answer = [sorted(labels) for labels in answer] if isinstance(answer, list) else answer.tolist()
+    assert answer == expected["predict"]
+    np.testing.assert_allclose(probabilities, expected["predict_proba"], rtol=1e-9)
+    assert not hasattr(model, "_stream")
+
+
+class OwnSpace(CardinalitySpace):
+    """A label space that only this file knows."""
+
+
+def test_a_label_space_of_ones_own_is_loaded_where_its_class_is_trusted(path):
+    model = MLRHClassifier().fit(X, Y)
+    model.label_space_ = OwnSpace(4, 1, 2)
+    save(model, path)
+    loaded = load(path, spaces=[ObservedSpace, OwnSpace])
+    assert type(loaded.label_space_) is OwnSpace
+    assert_predicts_the_same(model, loaded, X)
+    named_alike = type("OwnSpace", (CardinalitySpace,), {"__module__": "elsewhere"})
+    for spaces in ([], [named_alike]):
+        with pytest.raises(ModelFileError, match=r"test_persistence\.OwnSpace; .* spaces=\[OwnSpace\]") as error:
+            load(path, spaces=spaces)
+        assert one_sentence(error)
 
 
 @pytest.mark.parametrize("algorithm", ["kd_tree", "ball_tree", "brute"])
@@ -215,7 +347,7 @@ def test_neighbours_are_the_same_also_where_distances_tie(algorithm, options, tm
 @pytest.mark.parametrize(
     "space",
     [
-        CardinalitySpace(5, 1, 3, [0.0, 0.1, -0.2, 0.3, 0.0, 0.0], n_jobs=2),
+        CardinalitySpace(5, 1, 3, [0.0, 0.1, -0.2, 0.3, 0.0, 0.0]),
         CardinalitySpace(1, 0, 0),
         ObservedSpace([[1, 0, 0], [0, 1, 1]], [0.5, -0.25]),
         ObservedSpace(np.eye(120, dtype=int)),
@@ -261,6 +393,7 @@ def test_forms_of_y_come_back_equal(kind, tmp_path):
         [np.dtype(np.float32), np.dtype(object), np.dtype(">i4"), np.float32, np.log1p],
         sparse.csc_matrix([[0.0, 1.0], [2.0, 0.0]]),
         sparse.csr_array((0, 3)),
+        [LeaveOneOut(), PredefinedSplit([0, 1, -1]), ShuffleSplit(2, random_state=0), RepeatedKFold(n_splits=3)],
     ],
     ids=lambda value: repr(value)[:25],
 )
@@ -314,6 +447,7 @@ REFUSED = {
     "local": (MLRHClassifier(decision=a_local_function()), r"model\.decision .*decision"),
     "method": ({"f": MLRHClassifier().fit}, r"model\['f'\] .*builtins\.method"),
     "own class": (make_pipeline(OwnClassifier()), r"model\.steps\[0\]\[1\] .*OwnClassifier"),
+    "around own class": (make_pipeline(OwnClassifier().fit(X, Y)), r"may not hold \S*OwnClassifier\.$"),
     "own text": ({"name": [OwnText("x")]}, r"model\['name'\]\[0\] .*OwnText"),
     "key": ({len: 1}, r"a key of model .*builtins\.len"),
     "forest": (
@@ -350,6 +484,27 @@ def test_what_could_not_be_loaded_is_refused_by_name_before_the_file_is_touched(
         save(model, path)
     assert one_sentence(error)
     assert_only_old_content(path)
+
+
+GRID = {"C": [0.1, 1.0]}
+SEARCHES = {
+    "grid": (GridSearchCV(MLRHClassifier(), GRID, cv=2), "model"),
+    "without the best": (GridSearchCV(MLRHClassifier(), GRID, cv=2, refit=False), "model"),
+    "random": (RandomizedSearchCV(MLRHClassifier(), GRID, cv=2, n_iter=1), "model"),
+    "halving": (HalvingGridSearchCV(MLRHClassifier(), GRID, cv=2), "model"),
+    "inside": (CalibratedSets(GridSearchCV(MLRHClassifier(), GRID, cv=2), cv=2), r"model\.estimator_"),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_fitted_search_is_refused_with_the_advice_to_save_its_best_estimator(name, path):
+    search, where = SEARCHES[name]
+    search.fit(X, CLASSES["two"])
+    with pytest.raises(
+        ModelFileError, match=rf"^{where} can't .* fitted \w+SearchCV .*; save its best_estimator_"
+    ) as error:
+        save(search, path)
+    assert one_sentence(error) and not path.exists()
 
 
 def test_an_open_file_is_refused(path, tmp_path_factory):

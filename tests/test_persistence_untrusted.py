@@ -24,6 +24,7 @@ from mlrh import KernelMLRHClassifier, MLRHClassifier, persistence
 from mlrh.baselines import MLkNN
 from mlrh.data.containers import Schema
 from mlrh.persistence import ModelFileError, load, save
+from mlrh.spaces import LabelSpace
 
 X, Y = make_multilabel(60)
 
@@ -128,10 +129,9 @@ def forged(saved, path, **parts):
     return path
 
 
-def with_schema(path, value):
+def with_schema(path, value, **changes):
     """A file around a value that skops writes and save would not."""
-    header = json.dumps({"format": 1, **persistence._versions()})
-    path.write_bytes(archive_of({**parts_of(skops.io.dumps(value)), "mlrh.json": header}))
+    path.write_bytes(archive_of({**parts_of(skops.io.dumps(value)), "mlrh.json": header(**changes)}))
     return path
 
 
@@ -153,66 +153,65 @@ def test_names_that_a_file_makes_up_do_not_break_the_sentence(path):
 
 
 def test_our_classes_are_loaded_only_through_their_own_forms(path):
-    with pytest.raises(ModelFileError, match=r"mlrh\.estimators\.MLRHClassifier"):
+    with pytest.raises(ModelFileError, match=r"not loaded: mlrh\.estimators\.linear\.MLRHClassifier"):
         load(with_schema(path, MLRHClassifier()))
 
 
+@pytest.mark.parametrize("format", persistence.FORMATS)
 @pytest.mark.parametrize(
     "name", ["mlrh.persistence.save", "mlrh.estimators._base.MLRHBase", "os.system", "mlrh.estimators", "x"]
 )
-def test_a_form_that_names_anything_but_the_listed_classes_is_refused(name, path):
+def test_a_form_that_names_anything_but_the_listed_classes_is_refused(name, format, path):
     with pytest.raises(ModelFileError, match="doesn't know"):
-        load(with_schema(path, {"mlrh": name, "state": {}}))
+        load(with_schema(path, {"mlrh": name, "state": {}}, format=format))
+
+
+def of_sizes(**changes):
+    state = {"n_labels": 3, "min_labels": 0, "max_labels": 3, "size_bias": np.zeros(4), **changes}
+    return {"mlrh": "CardinalitySpace", "state": state}
+
+
+def of_matrix(kind, index):
+    parts = {"data": np.ones(1), "indices": np.array([index]), "indptr": np.array([0, 1])}
+    return {"mlrh": "sparse", "kind": kind, "shape": [1, 2], **parts}
+
+
+def of_targets(kind, container, classes):
+    return {"mlrh": "Targets", "state": {"kind": kind, "classes": classes, "dtype": "int64", "container": container}}
 
 
 FORGED = {
-    "sizes out of order": {
-        "mlrh": "mlrh.spaces.CardinalitySpace",
-        "state": {"n_labels": 3, "min_labels": 2, "max_labels": 1, "size_bias": np.zeros(4), "n_jobs": None},
-    },
-    "a bias too short": {
-        "mlrh": "mlrh.spaces.CardinalitySpace",
-        "state": {"n_labels": 3, "min_labels": 0, "max_labels": 3, "size_bias": np.zeros(2), "n_jobs": None},
-    },
-    "a space too large": {
-        "mlrh": "mlrh.spaces.CardinalitySpace",
-        "state": {"n_labels": 10**11, "min_labels": 0, "max_labels": 3, "size_bias": None, "n_jobs": None},
-    },
-    "sets twice": {
-        "mlrh": "mlrh.spaces.ObservedSpace",
-        "state": {"sets": np.ones((2, 2), np.int8), "set_bias": np.zeros(2)},
-    },
-    "a function as container": {
-        "mlrh": "mlrh.estimators._targets.Targets",
-        "state": {"kind": "sparse", "classes": np.arange(2), "dtype": "int64", "container": "save_npz"},
-    },
-    "a column out of range": {
-        "mlrh": "sparse",
-        "kind": "csr_array",
-        "shape": [1, 2],
-        "data": np.ones(1),
-        "indices": np.array([10**6]),
-        "indptr": np.array([0, 1]),
-    },
-    "a matrix of a kind unknown": {
-        "mlrh": "sparse",
-        "kind": "load_npz",
-        "shape": [1, 1],
-        "data": np.ones(1),
-        "indices": np.zeros(1, int),
-        "indptr": np.array([0, 1]),
-    },
-    "more objects than places": {"mlrh": "objects", "shape": [3], "items": [1]},
-    "endless text": {"mlrh": "json", "text": "[" * 10**5},
-    "no parts": {"mlrh": "tuple"},
-    "a name that is a list": {"mlrh": []},
+    "sizes out of order": (of_sizes(min_labels=2, max_labels=1), "Sizes must be integers"),
+    "a bias too short": (of_sizes(size_bias=np.zeros(2)), "size_bias must be 4 finite numbers"),
+    "a space too large": (of_sizes(n_labels=10**11, size_bias=None), "size_bias must be 100000000001"),
+    "a space without a bias": ({"mlrh": "CardinalitySpace", "state": {"n_labels": 10**11}}, "KeyError: 'size_bias'"),
+    "sets twice": (
+        {"mlrh": "ObservedSpace", "state": {"sets": np.ones((2, 2), np.int8), "set_bias": np.zeros(2)}},
+        "sets must be distinct",
+    ),
+    "a space nobody trusts": ({"mlrh": "space", "name": "os.system", "state": {}}, "is not of mlrh, os.system"),
+    "a space of ours by its place": (
+        {"mlrh": "space", "name": "mlrh.spaces.observed.ObservedSpace", "state": {}},
+        "is not of mlrh",
+    ),
+    "a function as container": (of_targets("sparse", "save_npz", np.arange(2)), "TypeError|y of kind"),
+    "sets in a function": (of_targets("sets", "print", np.arange(2)), "y of kind 'sets' in a 'print'"),
+    "classes that are no array": (of_targets("sets", "set", 5), "y of kind 'sets'"),
+    "arguments unknown": ({"mlrh": "RiskCoverage", "state": {"curve": 1}}, "TypeError"),
+    "a column out of range": (of_matrix("csr_array", 10**6), "ValueError"),
+    "a matrix of a kind unknown": (of_matrix("load_npz", 0), "KeyError"),
+    "more objects than places": ({"mlrh": "objects", "shape": [3], "items": [1]}, "ValueError"),
+    "endless text": ({"mlrh": "json", "text": "[" * 10**5}, "RecursionError"),
+    "no parts": ({"mlrh": "tuple"}, "TypeError"),
+    "a name that is a list": ({"mlrh": []}, "TypeError"),
 }
 
 
 @pytest.mark.parametrize("name", FORGED)
 def test_forms_that_contradict_themselves_are_refused_in_one_sentence(name, path):
-    with pytest.raises(ModelFileError) as error:
-        load(with_schema(path, FORGED[name]))
+    form, words = FORGED[name]
+    with pytest.raises(ModelFileError, match=words) as error:
+        load(with_schema(path, form))
     assert "\n" not in str(error.value) and str(path) in str(error.value)
 
 
@@ -223,12 +222,12 @@ def test_compressed_parts_are_refused_so_that_a_small_file_stays_small(saved, pa
 
 
 def header(**changes):
-    return json.dumps({"format": 1, **persistence._versions(), **changes})
+    return json.dumps({"format": persistence.FORMAT, **persistence._versions(), **changes})
 
 
 def test_a_file_of_another_format_is_refused_with_the_versions(saved, path):
-    with pytest.raises(ModelFileError, match=r"format 2 of mlrh 7\.1\.0; mlrh .* reads format 1 only"):
-        load(forged(saved, path, **{"mlrh.json": header(format=2, mlrh="7.1.0")}))
+    with pytest.raises(ModelFileError, match=r"format 3 of mlrh 7\.1\.0; mlrh .* reads formats 1 and 2 only"):
+        load(forged(saved, path, **{"mlrh.json": header(format=3, mlrh="7.1.0")}))
 
 
 @pytest.mark.parametrize("package", ["mlrh", "scikit-learn"])
@@ -351,18 +350,19 @@ def test_swapped_words_of_the_schema_are_refused_or_harmless(saved, path):
     assert {"refused", "usable"} <= set(outcomes)
 
 
-def test_a_listed_name_can_only_be_a_class_of_the_module_it_names():
-    for name in persistence.OURS:
-        module, _, kind = name.rpartition(".")
-        found = getattr(import_module(module), kind, None)
-        assert found is None or (isinstance(found, type) and found.__module__ == module)
+def test_a_listed_name_can_only_be_a_class_at_the_place_it_names():
+    for place in persistence.OURS.values():
+        module, _, name = place.rpartition(".")
+        kind = getattr(import_module(module), name)
+        assert isinstance(kind, type) and (kind.__module__, kind.__qualname__) == (module, name)
 
 
-@pytest.mark.parametrize("module", ["mlrh.estimators", "mlrh.estimators.cv", "mlrh.baselines"])
-def test_every_public_estimator_of_the_package_is_listed(module):
-    for name, kind in vars(import_module(module)).items():
-        if isinstance(kind, type) and issubclass(kind, BaseEstimator) and kind.__module__ == module and name[0] != "_":
-            assert f"{module}.{name}" in persistence.OURS
+@pytest.mark.parametrize("module", ["mlrh", "mlrh.baselines", "mlrh.spaces"])
+def test_every_public_estimator_and_label_space_is_listed(module):
+    package = import_module(module)
+    kinds = [getattr(package, name) for name in package.__all__]
+    kinds = [kind for kind in kinds if isinstance(kind, type) and {BaseEstimator, LabelSpace} & set(kind.__mro__[1:])]
+    assert kinds and {f"{kind.__module__}.{kind.__qualname__}" for kind in kinds} <= set(persistence.OURS.values())
 
 
 def test_no_module_of_the_package_imports_a_pickler():

@@ -13,7 +13,6 @@ from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.fitting.design import Design
 from mlrh.fitting.objective import Objective, _cheapest_shift
 from mlrh.fitting.solvers._coordinate_descent import columns_of, descend
-from mlrh.persistence import load, save
 from mlrh.spaces import CardinalitySpace
 
 
@@ -120,15 +119,6 @@ def test_a_fit_does_not_depend_on_the_number_of_threads():
     X, Y, _ = make_rows(2000, 300)
     one, two = (MLRHClassifier(C=0.1, l1_ratio=0.5, n_jobs=n).fit(X, Y) for n in (1, 2))
     np.testing.assert_array_equal(one.coef_, two.coef_)
-
-
-def test_a_saved_model_keeps_its_zeros(tmp_path):
-    X, Y, _ = make_rows()
-    model = MLRHClassifier(C=0.3, l1_ratio=0.7, solver="prox-newton").fit(X, Y)
-    save(model, tmp_path / "model.mlrh")
-    loaded = load(tmp_path / "model.mlrh")
-    np.testing.assert_array_equal(loaded.coef_, model.coef_)
-    assert loaded.get_params() == model.get_params()
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 from samples import FORMS, make_multilabel
 from scipy import sparse
-from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
@@ -14,7 +13,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from mlrh import KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
 from mlrh.estimators.cv import best_index, log_prob
 from mlrh.metrics import set_log_loss
-from mlrh.persistence import load, save
 
 CS = [0.003, 0.1, 3.0]
 X, Y = make_multilabel(120, seed=3)
@@ -252,16 +250,6 @@ def test_gammas_of_a_kernel_that_has_none_are_warned_of():
     with pytest.warns(UserWarning, match=message) as warned:
         KernelMLRHClassifierCV(Cs=CS, kernel="linear", gammas=[0.1, 1.0]).fit(X, Y)
     assert warned[0].filename == __file__
-
-
-@pytest.mark.parametrize("model", [MLRHClassifierCV(Cs=CS, cv=3), KernelMLRHClassifierCV(Cs=CS, cv=3)])
-def test_a_saved_model_predicts_as_before_and_knows_its_choice(model, tmp_path):
-    fitted = clone(model).fit(X, Y)
-    save(fitted, tmp_path / "model.mlrh")
-    loaded = load(tmp_path / "model.mlrh")
-    np.testing.assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
-    assert loaded.get_params() == fitted.get_params()
-    assert loaded.C_ == fitted.C_
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Models to files and back without pickle. Knows the names of the classes that a file may hold, and nothing they do.
+"""Models to files and back without pickle.
 
 A model file is a skops archive. skops sees arrays, plain containers and scikit-learn's own classes only; objects of
 ours are taken apart into these before and put together after, so that none of our code is named to skops as trusted.
@@ -8,8 +8,9 @@ import json
 import os
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -19,35 +20,59 @@ from typing import Any
 import numpy as np
 import sklearn
 from scipy import sparse
+from sklearn import model_selection
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import InconsistentVersionWarning
+from sklearn.model_selection._search import BaseSearchCV
 from sklearn.neighbors import BallTree, KDTree
 
 import mlrh
 from mlrh._files import replacing
-from mlrh.estimators import _targets
+from mlrh.estimators.linear import _KeptRows
+from mlrh.spaces import LabelSpace
 
-FORMAT = 1
+__all__ = ["ModelFileError", "load", "save"]
+
+FORMAT = 2
+FORMATS = (1, FORMAT)  # that are read
 HEADER = "mlrh.json"
 
-# The classes of ours that a file may hold, by name: a rule such as "whatever is in the package" would also cover its
-# functions and what its modules import. An estimator (None) is its attributes; any other object is made anew from the
-# arguments listed, so that its constructor judges what a file says.
-OURS: dict[str, tuple[str, ...] | None] = {
-    "mlrh.estimators.linear.MLRHClassifier": None,
-    "mlrh.estimators.kernel.KernelMLRHClassifier": None,
-    "mlrh.estimators.cv.MLRHClassifierCV": None,
-    "mlrh.estimators.cv.KernelMLRHClassifierCV": None,
-    "mlrh.automatic.ToDense": None,
-    "mlrh.baselines.label_powerset.LabelPowerset": None,
-    "mlrh.baselines.ml_knn.MLkNN": None,
-    "mlrh.baselines.or_constant.OrConstant": None,
-    "mlrh.spaces.cardinality.CardinalitySpace": ("n_labels", "min_labels", "max_labels", "size_bias", "n_jobs"),
-    "mlrh.spaces.observed.ObservedSpace": ("sets", "set_bias"),
-    "mlrh.estimators._targets.Targets": ("kind", "classes", "dtype", "container"),
-    "mlrh.data.containers.Schema": ("feature_names", "label_names", "categories"),
-    "mlrh.automatic.Model": ("schema", "preprocessor", "classifier", "settings", "validation"),
+# The classes of ours that a file may hold: the name in files, which never changes, and where the class is now. A rule
+# such as "whatever is in the package" would also cover its functions and what its modules import.
+OURS = {
+    "MLRHClassifier": "mlrh.estimators.linear.MLRHClassifier",
+    "KernelMLRHClassifier": "mlrh.estimators.kernel.KernelMLRHClassifier",
+    "MLRHClassifierCV": "mlrh.estimators.cv.MLRHClassifierCV",
+    "KernelMLRHClassifierCV": "mlrh.estimators.cv.KernelMLRHClassifierCV",
+    "CalibratedSets": "mlrh.estimators.calibration.CalibratedSets",
+    "Calibration": "mlrh.estimators.calibration._Calibration",
+    "RiskCoverage": "mlrh.metrics.RiskCoverage",
+    "TunedThresholds": "mlrh.estimators.thresholds.TunedThresholds",
+    "LabelPowerset": "mlrh.baselines.label_powerset.LabelPowerset",
+    "MLkNN": "mlrh.baselines.ml_knn.MLkNN",
+    "OrConstant": "mlrh.baselines.or_constant.OrConstant",
+    "CardinalitySpace": "mlrh.spaces.cardinality.CardinalitySpace",
+    "ObservedSpace": "mlrh.spaces.observed.ObservedSpace",
+    "Targets": "mlrh.estimators._targets.Targets",
+    "KeptRows": "mlrh.estimators.linear._KeptRows",
+    "ToDense": "mlrh.automatic.ToDense",
+    "Schema": "mlrh.data.containers.Schema",
+    "Model": "mlrh.automatic.Model",
 }
+NAMES = {place: name for name, place in OURS.items()}
+# What files of format 1 hold and models no longer have: rows that partial_fit was shown, and a number of threads.
+DROPPED = {"MLRHClassifier": "_stream", "CardinalitySpace": "n_jobs"}
+# Classes of scikit-learn that skops doesn't know and that run nothing when loaded: folds that `cv` may be, and what
+# OneVsRestClassifier holds for a label that all rows or none have.
+SPLITTERS = (
+    *("KFold", "GroupKFold", "StratifiedKFold", "StratifiedGroupKFold", "RepeatedKFold", "RepeatedStratifiedKFold"),
+    *("ShuffleSplit", "GroupShuffleSplit", "StratifiedShuffleSplit", "TimeSeriesSplit", "PredefinedSplit"),
+    *("LeaveOneOut", "LeavePOut", "LeaveOneGroupOut", "LeavePGroupsOut"),
+)
+TRUSTED = [
+    "sklearn.multiclass._ConstantPredictor",
+    *(f"{getattr(model_selection, name).__module__}.{name}" for name in SPLITTERS),
+]
 
 # A dict with this key stands for an object: the key's value says what it is, the other entries what it is made of.
 TAG = "mlrh"
@@ -57,7 +82,6 @@ TREES = {kind.__name__: kind for kind in (KDTree, BallTree)}
 COMPRESSED = {
     kind.__name__: kind for kind in (sparse.csr_array, sparse.csc_array, sparse.csr_matrix, sparse.csc_matrix)
 }
-ARRAYS = frozenset({"size_bias", "sets", "set_bias", "classes"})  # arguments of ours that are always arrays
 PICKLE_START = b"\x80"
 SKOPS_HEADER = "schema.json"
 AN_ARCHIVE = "is an archive, but not a model file that mlrh saved"
@@ -67,8 +91,10 @@ class ModelFileError(ValueError):
     """A model can't be written to a file, or a file is not a model; the message says which and why."""
 
 
-def save(model: Any, path) -> None:
+def save(model: Any, path, *, keep_rows: bool = False) -> None:
     """Write a model to a file, in place of what was there; nothing changes if that fails.
+
+    A file holds training rows only where predictions need them, as those of kernels and neighbours do.
 
     Parameters
     ----------
@@ -78,6 +104,8 @@ def save(model: Any, path) -> None:
         decision trees) is a ModelFileError that names it.
     path : path of the file
         ".mlrh" is a good extension; any is allowed.
+    keep_rows : bool, default=False
+        Write the rows that `partial_fit` was shown too, so that it goes on with them once the model is loaded.
 
     Examples
     --------
@@ -90,7 +118,7 @@ def save(model: Any, path) -> None:
     ...     persistence.load(Path(folder) / "model.mlrh").predict([[2.0]])
     [{'b'}]
     """
-    data = _to_bytes(model)
+    data = _to_bytes(model, keep_rows)
     try:
         with replacing(path) as (file,):
             file.write(data)
@@ -99,16 +127,22 @@ def save(model: Any, path) -> None:
         raise ModelFileError(f"The model can't be written to {os.fspath(path)} ({reason}).") from error
 
 
-def load(path) -> Any:
+def load(path, *, spaces: Iterable[type[LabelSpace]] = ()) -> Any:
     """The model that `save` wrote to a file; it predicts the same, bit for bit.
 
     (Arrays that were views with gaps come back without them, and NumPy may add up their products in another order.)
     A file that isn't one, is damaged, or holds what `save` would not write is a ModelFileError; no code of a file's
     choice is run. A file of another version (MAJOR.MINOR) of mlrh or scikit-learn is loaded with a UserWarning.
+
+    Parameters
+    ----------
+    path : path of the file
+    spaces : classes
+        Label spaces of your own that the file may hold; `from_dict` of the one that it names is called.
     """
     shown = os.fspath(path)
     data = _content(Path(path), shown)
-    model, differences = _from_bytes(data, shown)
+    model, differences = _from_bytes(data, shown, spaces)
     if differences:
         warnings.warn(
             f"{shown} was saved with {' and '.join(differences)}; it may predict differently, so better fit it again.",
@@ -118,12 +152,12 @@ def load(path) -> Any:
     return model
 
 
-def _to_bytes(model):
+def _to_bytes(model, keep_rows):
     """The file's content, which is known to load."""
     import skops.io  # imports all of scikit-learn, so only where it is used
 
     try:
-        encoder = _Encoder()
+        encoder = _Encoder(keep_rows)
         tree = encoder.compact(encoder(model, "model"))
         buffer = BytesIO(skops.io.dumps(tree))
         with zipfile.ZipFile(buffer, "a") as archive:
@@ -136,27 +170,34 @@ def _to_bytes(model):
     except Exception as error:
         raise ModelFileError(f"The model can't be saved ({_reason(error)}).") from error
     try:
-        _from_bytes(data, "what would be written")
+        _from_bytes(data, "what would be written", encoder.spaces)
     except ModelFileError as error:
         raise ModelFileError(f"The model can't be saved, because {str(error).rstrip('.')}.") from error
     return data
 
 
-def _from_bytes(data, shown):
+def _from_bytes(data, shown, spaces):
     """The model, and the versions with which it was saved that differ from ours, in words."""
     import skops.io
 
     with _one_sentence(shown):
         header = _header(data, shown)
-        foreign = skops.io.get_untrusted_types(data=data)
+        foreign = _untrusted(data)
         if foreign:
             names = _line(", ".join(foreign))
             raise ModelFileError(f"{shown} holds what a model file must not hold, and is not loaded: {names}.")
         with warnings.catch_warnings():
             # Said once by load, and of MAJOR.MINOR only, not by every estimator.
             warnings.simplefilter("ignore", InconsistentVersionWarning)
-            tree = skops.io.loads(data)
-        return _Decoder(shown)(tree), _differences(header)
+            tree = skops.io.loads(data, trusted=TRUSTED)
+        return _Decoder(shown, header["format"], spaces)(tree), _differences(header)
+
+
+def _untrusted(data):
+    """Names of what a file holds that it must not hold."""
+    import skops.io
+
+    return [name for name in skops.io.get_untrusted_types(data=data) if name not in TRUSTED]
 
 
 @contextmanager
@@ -197,9 +238,10 @@ def _header(data, shown):
         if is_packed:
             raise ModelFileError(f"{shown} was changed after it was saved: it has compressed parts.")
         header = json.loads(archive.read(HEADER))
-    if header["format"] != FORMAT:
+    if header["format"] not in FORMATS:
         theirs = _line(f"format {header['format']} of mlrh {header['mlrh']}")
-        raise ModelFileError(f"{shown} has {theirs}; mlrh {mlrh.__version__} reads format {FORMAT} only.")
+        known = " and ".join(map(str, FORMATS))
+        raise ModelFileError(f"{shown} has {theirs}; mlrh {mlrh.__version__} reads formats {known} only.")
     return header
 
 
@@ -264,8 +306,9 @@ def _is_json(tree):
 class _Encoder:
     """Plain forms of objects for skops; remembers them, so that what is shared stays shared."""
 
-    def __init__(self):
-        self._done, self._compacted = {}, {}
+    def __init__(self, keep_rows):
+        self._keep_rows, self._done, self._compacted = keep_rows, {}, {}
+        self.spaces = set()  # of the user's own, met so far
 
     def __call__(self, value, where):
         if type(value) in SCALARS:
@@ -304,8 +347,16 @@ class _Encoder:
             return self._compressed(value)
         if isinstance(value, np.dtype):
             return {TAG: "dtype", "name": value.str}
-        if _name(kind) in OURS:
-            return self._ours(value, where)
+        if _name(kind) in NAMES:
+            return {TAG: NAMES[_name(kind)], "state": self._state(value, where)}
+        if _is_space(kind):
+            self.spaces.add(kind)
+            return {TAG: "space", "name": _name(kind), "state": self._state(value, where)}
+        if isinstance(value, BaseSearchCV) and hasattr(value, "cv_results_"):
+            raise ModelFileError(
+                f"{where} can't be saved, because it is a fitted {kind.__name__} with the results of all candidates; "
+                "save its best_estimator_, or put that in its place."
+            )
         if isinstance(value, BaseEstimator) and _name(kind).startswith("sklearn."):
             return self._estimator(value, where)
         return value if isinstance(value, np.generic) else _checked(value, where)
@@ -333,19 +384,24 @@ class _Encoder:
         parts = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr}
         return {TAG: "sparse", "kind": type(matrix).__name__, "shape": [int(n) for n in matrix.shape], **parts}
 
-    def _ours(self, value, where):
-        name = _name(type(value))
-        attributes = OURS[name] or tuple(vars(value))
-        state = {attribute: self(getattr(value, attribute), f"{where}.{attribute}") for attribute in attributes}
-        return {TAG: name, "state": state}
+    def _state(self, value, where):
+        """What an object of ours, or a label space, is made of: see `_assembled`."""
+        if _is_space(type(value)):
+            return self(value.to_dict(), where)
+        if is_dataclass(value):
+            parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        else:
+            parts = {k: v for k, v in vars(value).items() if self._keep_rows or not isinstance(v, _KeptRows)}
+        return {name: self(part, f"{where}.{name}") for name, part in parts.items()}
 
     def _estimator(self, estimator, where):
-        """An estimator of the same class whose attributes are plain."""
-        plain = object.__new__(type(estimator))
+        """An estimator of the same class whose attributes are plain, without those that it makes anew by itself."""
+        plain, kept = object.__new__(type(estimator)), estimator.__getstate__()
         for name, value in vars(estimator).items():
-            is_tree = type(value) in TREES.values()
-            encoded = self._tree(value, estimator, where) if is_tree else self(value, f"{where}.{name}")
-            vars(plain)[name] = self.compact(encoded)
+            if name in kept:
+                is_tree = type(value) in TREES.values()
+                encoded = self._tree(value, estimator, where) if is_tree else self(value, f"{where}.{name}")
+                vars(plain)[name] = self.compact(encoded)
         return plain
 
     def _tree(self, tree, estimator, where):
@@ -359,29 +415,34 @@ def _checked(value, where):
     """The value, if skops can write it and trusts what it wrote."""
     import skops.io
 
-    found = [_name(type(value))]
+    kind = _name(type(value))
+    found = [kind]
     # skops takes a subclass of these for the class itself.
     if not isinstance(value, str | int | float):
         try:
-            found = skops.io.get_untrusted_types(data=skops.io.dumps(value))
+            found = _untrusted(skops.io.dumps(value))
         except Exception as error:
-            raise ModelFileError(f"{where} can't be saved, because a model file may not hold a {found[0]}.") from error
+            raise ModelFileError(f"{where} can't be saved, because a model file may not hold a {kind}.") from error
     if found:
-        raise ModelFileError(f"{where} can't be saved, because a model file may not hold {', '.join(found)}.")
+        # What is inside an object that is refused may be fine by itself.
+        names = kind if kind in found else ", ".join(found)
+        raise ModelFileError(f"{where} can't be saved, because a model file may not hold {names}.")
     return value
 
 
 class _Decoder:
     """Objects from their plain forms; remembers them, so that what is shared stays shared."""
 
-    def __init__(self, shown):
-        self._shown, self._done = shown, {}
+    def __init__(self, shown, format, spaces):
+        self._shown, self._format, self._done = shown, format, {}
+        self._spaces = {_name(kind): kind for kind in spaces}
         self._builders: dict[str, Callable[..., Any]] = {
             "json": lambda text: self(json.loads(text)),
             "dict": lambda items: dict(self(items)),
             "dtype": lambda name: np.dtype(name),
             "objects": self._objects,
             "sparse": self._compressed,
+            "space": self._space,
             "tree": lambda kind, X, options: TREES[kind](X, **self(options)),
             **{name: lambda items, kind=kind: kind(self(items)) for name, kind in COLLECTIONS.items()},
         }
@@ -405,8 +466,13 @@ class _Decoder:
     def _tagged(self, **parts):
         """The object that a dict with TAG stands for."""
         tag = parts.pop(TAG)
-        if tag in OURS:
-            return _assembled(tag, self(parts["state"]))
+        # Files of format 1 name the module too, where the class no longer is.
+        name = tag.rpartition(".")[2] if self._format == 1 else tag
+        if name in OURS:
+            state = self(parts["state"])
+            if self._format == 1:
+                state.pop(DROPPED.get(name), None)
+            return _assembled(_class_at(OURS[name]), state)
         if tag not in self._builders:
             raise ModelFileError(f"{self._shown} holds a {_line(tag)}, which mlrh {mlrh.__version__} doesn't know.")
         return self._builders[tag](**parts)
@@ -418,36 +484,38 @@ class _Decoder:
             array[i] = item
         return array.reshape(self(shape))
 
+    def _space(self, name, state):
+        """A label space of the user's own."""
+        if name not in self._spaces:
+            kind = name.rpartition(".")[2]
+            raise ModelFileError(
+                f"{self._shown} holds a label space that is not of mlrh, {_line(name)}; if you trust it, load the file "
+                f"with spaces=[{_line(kind)}]."
+            )
+        return _assembled(self._spaces[name], self(state))
+
     def _compressed(self, kind, shape, data, indices, indptr):
         matrix = COMPRESSED[kind]((data, indices, indptr), shape=tuple(self(shape)))
         matrix.check_format(full_check=True)  # compiled products don't look whether an index is in range
         return matrix
 
 
-def _assembled(name, state):
-    """An object of ours from its attributes or arguments."""
-    module, _, kind = name.rpartition(".")
-    cls = getattr(import_module(module), kind)
-    arguments = OURS[name]
-    if arguments is None:
-        estimator = cls.__new__(cls)
-        vars(estimator).update(state)
-        return estimator
-    if not all(isinstance(state[argument], np.ndarray) for argument in ARRAYS.intersection(arguments)):
-        raise TypeError(f"{kind} without its arrays")
-    value = cls(**state)
-    if kind == "Targets":
-        _check_targets(value)
+def _class_at(place):
+    module, _, name = place.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def _is_space(kind):
+    return LabelSpace in kind.__mro__
+
+
+def _assembled(cls, state):
+    """An object from its parts, which the constructors of spaces and dataclasses judge; all others are attributes."""
+    if _is_space(cls):
+        return cls.from_dict(state)
+    if is_dataclass(cls):
+        constructor: Any = cls
+        return constructor(**state)
+    value = cls.__new__(cls)
+    vars(value).update(state)
     return value
-
-
-def _check_targets(form):
-    """Targets look up their container by name, so the name must be that of a container."""
-    np.dtype(form.dtype)
-    is_known = form.kind in _targets.FORMS
-    if form.kind == "sets":
-        is_known = form.container in _targets.SET_TYPES
-    if form.kind == "sparse":
-        is_known = issubclass(getattr(sparse, form.container), sparse.sparray | sparse.spmatrix)
-    if not is_known:
-        raise ValueError(f"y of kind {form.kind!r} in a {form.container!r}")

@@ -83,6 +83,17 @@ class Targets:
     dtype: str = "int64"
     container: str = ""
 
+    def __post_init__(self):
+        # A model file says what the parts are, and the container is looked up by its name: it must be that of one.
+        np.dtype(self.dtype)
+        is_known = self.kind in FORMS and isinstance(self.classes, np.ndarray)
+        if self.kind == "sets":
+            is_known = is_known and self.container in SET_TYPES
+        if self.kind == "sparse":
+            is_known = is_known and issubclass(getattr(sparse, self.container), sparse.sparray | sparse.spmatrix)
+        if not is_known:
+            raise ValueError(f"y of kind {self.kind!r} in a {self.container!r}")
+
     @property
     def is_one_class_per_row(self):
         return self.kind == "classes"

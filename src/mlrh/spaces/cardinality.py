@@ -77,6 +77,12 @@ class CardinalitySpace(LabelSpace):
         values = {"n_labels": self.n_labels, "min_labels": self.min_labels, "max_labels": self.max_labels}
         return {**values, "size_bias": self.size_bias, "learn_bias": self.learns_bias}
 
+    @classmethod
+    def from_dict(cls, values):
+        """The space of `to_dict`."""
+        # The array must be there: a file without it could ask for any amount of memory.
+        return cls(**{**values, "size_bias": np.asarray(values["size_bias"], np.float64)})
+
     def fitted_attributes(self):
         return {"min_labels_": self.min_labels, "max_labels_": self.max_labels, "size_bias_": self.size_bias}
 
