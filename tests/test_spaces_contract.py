@@ -9,7 +9,7 @@ import reference
 from samples import make_multilabel
 from scipy.special import logsumexp
 
-from mlrh import CalibratedSets, KernelMLRHClassifier, MLRHClassifier, TunedThresholds, decisions
+from mlrh import CalibratedSets, KernelMLRHClassifier, MLRHClassifier, TunedThresholds, decisions, persistence
 from mlrh._indicators import UNKNOWN
 from mlrh.fitting.design import Design
 from mlrh.fitting.objective import Objective
@@ -345,6 +345,16 @@ def test_calibration_and_thresholds_take_a_space_of_ones_own():
     assert 0.01 < calibrated.temperature_ < 1e4 and calibrated.confidence(X).max() <= 1
     tuned = TunedThresholds(MLRHClassifier(label_space=Runs(N_LABELS))).fit(X, Y)
     assert tuned.best_score_ >= tuned.default_score_
+
+
+def test_a_model_with_a_space_of_ones_own_is_saved_and_loaded_by_naming_the_class(tmp_path):
+    X, Y = rows_of_runs()
+    model = MLRHClassifier(label_space=Runs(N_LABELS)).fit(X, Y)
+    persistence.save(model, tmp_path / "model.mlrh")
+    loaded = persistence.load(tmp_path / "model.mlrh", spaces=[Runs])
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+    with pytest.raises(persistence.ModelFileError, match="Runs"):
+        persistence.load(tmp_path / "model.mlrh")
 
 
 def test_a_row_that_a_space_does_not_have_is_named():

@@ -349,7 +349,7 @@ class _Encoder:
             return {TAG: "dtype", "name": value.str}
         if _name(kind) in NAMES:
             return {TAG: NAMES[_name(kind)], "state": self._state(value, where)}
-        if _is_space(kind):
+        if issubclass(kind, LabelSpace):
             self.spaces.add(kind)
             return {TAG: "space", "name": _name(kind), "state": self._state(value, where)}
         if isinstance(value, BaseSearchCV) and hasattr(value, "cv_results_"):
@@ -386,7 +386,7 @@ class _Encoder:
 
     def _state(self, value, where):
         """What an object of ours, or a label space, is made of: see `_assembled`."""
-        if _is_space(type(value)):
+        if isinstance(value, LabelSpace):
             return self(value.to_dict(), where)
         if is_dataclass(value):
             parts = {field.name: getattr(value, field.name) for field in fields(value)}
@@ -505,13 +505,9 @@ def _class_at(place):
     return getattr(import_module(module), name)
 
 
-def _is_space(kind):
-    return LabelSpace in kind.__mro__
-
-
 def _assembled(cls, state):
     """An object from its parts, which the constructors of spaces and dataclasses judge; all others are attributes."""
-    if _is_space(cls):
+    if issubclass(cls, LabelSpace):
         return cls.from_dict(state)
     if is_dataclass(cls):
         constructor: Any = cls
