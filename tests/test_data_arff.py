@@ -11,8 +11,8 @@ import pytest
 from scipy import sparse
 from scipy.io import arff as scipy_arff
 
+from mlrh.data._readers import read
 from mlrh.data.containers import DataError, Schema
-from mlrh.data.readers import read
 
 FOLDER = os.environ.get("MLRH_DATA")
 PUBLIC = pytest.mark.skipif(not FOLDER, reason="MLRH_DATA names no folder with the public sets")

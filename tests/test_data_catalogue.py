@@ -15,10 +15,9 @@ import pooch
 import pytest
 from scipy import sparse
 
-from mlrh.data import catalogue
-from mlrh.data.catalogue import CATALOGUE, entries, is_here, load
+from mlrh.data import _catalogue as catalogue
+from mlrh.data._catalogue import CATALOGUE, SHA256, Entry, is_here, load
 from mlrh.data.containers import DataError
-from mlrh.data.registry import SHA256, Entry
 
 DATA = os.environ.get("MLRH_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="MLRH_DATA names no folder with the public sets")
@@ -188,7 +187,7 @@ def test_paths_and_hashes_are_those_of_the_list_that_came_with_the_files():
     with open(Path(DATA, "UPSTREAM.tsv"), newline="") as file:
         upstream = {row["upstream_path"]: row["sha256_uncompressed"] for row in csv.DictReader(file, delimiter="\t")}
     ours = {}
-    for entry in entries():
+    for entry in CATALOGUE.values():
         for file in {entry.xml, *(file for files in entry.files.values() for file in files)}:
             url = f"{catalogue.BASE_URL}/{entry.folder}/{file}"
             ours["data" + url.partition("/data")[2]] = SHA256[file]
@@ -196,7 +195,7 @@ def test_paths_and_hashes_are_those_of_the_list_that_came_with_the_files():
 
 
 def test_every_file_of_an_entry_has_a_hash_and_no_hash_is_left_over():
-    files = {file for entry in entries() for files in entry.files.values() for file in (*files, entry.xml)}
+    files = {file for entry in CATALOGUE.values() for files in entry.files.values() for file in (*files, entry.xml)}
     assert files == set(SHA256)
     assert all(len(bytes.fromhex(sha256)) == 32 for sha256 in SHA256.values())
 
@@ -407,6 +406,6 @@ def test_a_folder_is_read_without_pooch_and_its_lack_is_said_with_the_remedy(tin
 
 
 def test_importing_the_catalogue_imports_no_downloader():
-    program = "import sys, mlrh.data.catalogue; print({'pooch', 'requests', 'tqdm'} & set(sys.modules))"
+    program = "import sys, mlrh.data._catalogue; print({'pooch', 'requests', 'tqdm'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert run.stdout.strip() == "set()"

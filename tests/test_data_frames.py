@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from mlrh.data import DataError, Schema
-from mlrh.data.frames import from_frame
+from mlrh.data.containers import from_frame
 
 SCHEMA = Schema(("size", "colour"), ("a",), {"colour": ("red", "green")})
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from mlrh.data._readers import FORMATS, read
 from mlrh.data.containers import DataError
-from mlrh.data.readers import FORMATS, read
 
 DENSE = (
     "@relation 'toy set'\n% note\n@attribute a numeric\n@attribute 'b c' {red,'dark blue',\"it's\"}\n"

@@ -19,8 +19,8 @@ from sklearn.linear_model import LogisticRegression
 
 from mlrh import MLRHClassifier
 from mlrh.data import MultilabelData
+from mlrh.data._readers import read, write
 from mlrh.data.containers import DataError
-from mlrh.data.readers import read, write
 
 ARFF = b"@relation toy\n@attribute a numeric\n@attribute y {0,1}\n@data\n1,0\n2,1\n"
 CSV = b"a,y\n1,0\n2,1\n"

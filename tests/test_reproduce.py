@@ -22,7 +22,7 @@ def no_data(monkeypatch, tmp_path):
     """Neither a folder nor a network: downloads go to a port where nobody listens."""
     monkeypatch.delenv("MLRH_DATA", raising=False)
     monkeypatch.setenv("MLRH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("mlrh.data.catalogue.BASE_URL", "http://127.0.0.1:9/")
+    monkeypatch.setattr("mlrh.data._catalogue.BASE_URL", "http://127.0.0.1:9/")
 
 
 def test_the_report_holds_every_table_and_a_second_run_computes_nothing(tmp_path, monkeypatch):

@@ -25,8 +25,7 @@ from sklearn.preprocessing import MaxAbsScaler, OneHotEncoder, StandardScaler
 from threadpoolctl import threadpool_limits
 
 from mlrh import decisions
-from mlrh.data.containers import DataError, MultilabelData, Schema
-from mlrh.data.frames import from_frame
+from mlrh.data.containers import DataError, MultilabelData, Schema, from_frame
 from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
 from mlrh.estimators._base import MLRHBase
 from mlrh.estimators.cv import best_index, validation_scores

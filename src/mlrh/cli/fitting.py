@@ -82,7 +82,7 @@ def fit(
 
 def _target(file, output, labels):
     """Where to save; refused before anything is computed."""
-    from mlrh.data.sources import parts_of
+    from mlrh.data._sources import parts_of
 
     if output is not None and str(output) == "-":
         raise ValueError("A model can't be written to standard output; give the name of a file with --output.")

@@ -26,7 +26,7 @@ Chunks = Iterable[list[dict[str, Any]]]
 
 def target_format(output: str, asked: Target | None) -> Target:
     """The format to write: the one asked for, else by the suffix, else CSV on standard output."""
-    from mlrh.data.sources import parts_of
+    from mlrh.data._sources import parts_of
 
     if output == "-":
         return asked or "csv"
@@ -81,7 +81,7 @@ def write_predictions(chunks: Chunks, columns: list[str], output: str, format: T
         return
     texts = _csv_texts(chunks, columns) if format == "csv" else _json_texts(chunks)
     if output != "-":
-        from mlrh.data.sources import write_texts
+        from mlrh.data._sources import write_texts
 
         write_texts({Path(output): texts})
         return
@@ -155,7 +155,7 @@ def _rounded(value):
 
 
 def _write_parquet(chunks, columns, output):
-    from mlrh.data.sources import replacing, told_if_not_written
+    from mlrh.data._sources import replacing, told_if_not_written
 
     if output == "-":
         with quiet_if_closed() as out:

@@ -108,12 +108,12 @@ def datasets(data_dir: DataDir = None) -> None:
 
     Example: `mlrh datasets --data-dir data`
     """
-    from mlrh.data.catalogue import entries, is_here
+    from mlrh.data._catalogue import CATALOGUE, is_here
 
     table = Table("name", *("N", "D", "K", "cardinality", "largest set"), "here", box=None, pad_edge=False)
     for column in table.columns[1:6]:
         column.justify = "right"
-    for entry in entries():
+    for entry in CATALOGUE.values():
         place = is_here(entry.name, data_dir=data_dir) or "no, would be downloaded"
         numbers = (entry.n_samples, entry.n_features, entry.n_labels)
         table.add_row(entry.name, *map(str, numbers), f"{entry.cardinality:.3f}", str(entry.max_labels), place)
@@ -142,9 +142,9 @@ def _families(methods):
 def _named_data(file, labels, format, data_dir):
     """A name for tables and the data, of a file or of the catalogue."""
     from mlrh.data import load
-    from mlrh.data.catalogue import entries
+    from mlrh.data._catalogue import CATALOGUE
 
-    if not Path(file).exists() and (file in {entry.name for entry in entries()} or re.fullmatch(r"\w+", file)):
+    if not Path(file).exists() and (file in CATALOGUE or re.fullmatch(r"\w+", file)):
         return file, load(file, data_dir=data_dir)
     with warnings_as_notes(Console(stderr=True)):
         data = read_data(file, chosen_labels(labels), format)

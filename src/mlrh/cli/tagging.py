@@ -64,7 +64,7 @@ def tag(
 
 
 def _target(file, output):
-    from mlrh.data.sources import parts_of
+    from mlrh.data._sources import parts_of
 
     if output == "-":
         raise ValueError("Decisions are saved with every click, so they need a file; give its name with --output.")

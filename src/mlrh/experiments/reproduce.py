@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.datasets import load_iris, load_wine
 
 from mlrh.data import DataError, MultilabelData, load, load_digit_scenes
-from mlrh.data.catalogue import is_here
+from mlrh.data._catalogue import is_here
 from mlrh.experiments import pages, plans
 from mlrh.experiments.multiclass import PROGRAMS, available
 from mlrh.experiments.plans import Dataset, Profile

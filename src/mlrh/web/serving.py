@@ -139,7 +139,7 @@ def _of_model(model, data, feature_names):
     """The parts of a model that knows its columns and labels by their names."""
     if feature_names is not None:
         raise ValueError("feature_names must be left out: the model's schema names its features.")
-    from mlrh.data.frames import from_frame
+    from mlrh.data.containers import from_frame
 
     data = from_frame(data, model.schema) if hasattr(data, "columns") else data
     if not hasattr(data, "conform"):

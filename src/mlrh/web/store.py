@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mlrh.data._sources import Source, load, parts_of, replacing, shown, told_if_not_written
 from mlrh.data.containers import DataError
-from mlrh.data.sources import Source, load, parts_of, replacing, shown, told_if_not_written
 
 FINGERPRINT = "row_fingerprint"
 VALUES = {"1": 1.0, "0": 0.0, "": np.nan, "1.0": 1.0, "0.0": 0.0}  # with a decimal: as pandas writes them again

@@ -8,11 +8,17 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from mlrh.data.columns import BadCellError, Numbers, check_size_of_indicators, csr
+from mlrh.data._columns import (
+    BadCellError,
+    LabelChoice,
+    Numbers,
+    check_finite,
+    check_size_of_indicators,
+    csr,
+    number_texts,
+)
+from mlrh.data._sources import Source, shown
 from mlrh.data.containers import DataError, MultilabelData, Schema
-from mlrh.data.labels import LabelChoice
-from mlrh.data.sources import Source, shown
-from mlrh.data.texts import check_finite, number_texts
 
 LABEL = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 INDEX = re.compile(r"[0-9]{1,18}")

@@ -7,19 +7,17 @@ from dataclasses import replace
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from scipy import sparse
 
-from mlrh.data.arff import read_arff
-from mlrh.data.arff_writer import arff_texts
+from mlrh.data._arff import arff_texts, read_arff, read_xml
+from mlrh.data._columns import LabelChoice, refuse_repeats
+from mlrh.data._libsvm import libsvm_text, read_libsvm
+from mlrh.data._sources import Source, load, parts_of, shown, write_texts
+from mlrh.data._tables import csv_text, read_csv, read_parquet, write_parquet
 from mlrh.data.containers import DataError, MultilabelData, Schema
-from mlrh.data.labels import LabelChoice, label_choice
-from mlrh.data.libsvm import libsvm_text, read_libsvm
-from mlrh.data.parquet import read_parquet, write_parquet
-from mlrh.data.sources import Source, load, parts_of, shown, write_texts
-from mlrh.data.tables import csv_text, read_csv
 
 FORMATS = ("arff", "libsvm", "csv", "parquet")
 READ_SUFFIXES = {
@@ -103,7 +101,7 @@ def read(
     Examples
     --------
     >>> from io import BytesIO
-    >>> from mlrh.data.readers import read
+    >>> from mlrh.data._readers import read
     >>> data = read(BytesIO(b"0,5 1:0.2 3:1\\n5 2:4\\n"), name="two rows")
     >>> data
     MultilabelData('two rows': 2 rows, 3 features, 2 labels)
@@ -114,7 +112,7 @@ def read(
         raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))} or None; got {format!r}.")
     if n_features is not None and (not isinstance(n_features, Integral) or n_features < 1):
         raise ValueError(f"n_features must be a positive integer or None; got {n_features!r}.")
-    choice = label_choice(labels)
+    choice = _label_choice(labels)
     loaded = load(source)
     if format in (None, "libsvm"):
         _refuse_counts(loaded)
@@ -166,6 +164,20 @@ def write(data: MultilabelData, path: str | PathLike, *, format: str | None = No
         write_texts(arff_texts(data, path, layout))
     else:
         write_texts({path: {"libsvm": libsvm_text, "csv": csv_text}[format](data, path)})
+
+
+def _label_choice(labels: Any) -> LabelChoice | None:
+    """What the argument `labels` of a reader chooses: None, the path of an XML file, or a sequence of names."""
+    if labels is None:
+        return None
+    if isinstance(labels, str | Path):
+        return read_xml(labels)
+    names = tuple(labels)
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        raise TypeError(f"labels must be names, the path of an XML file or None; found {wrong[0]!r} among them.")
+    refuse_repeats(names, "the list of labels")
+    return LabelChoice(names, True, "the list of labels")
 
 
 def _format_of(source: Source) -> str:

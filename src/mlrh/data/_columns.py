@@ -1,19 +1,22 @@
-"""From the cells of a column, as text, to numbers: measurements, codes of nominal values, and labels.
+"""From the cells of a column, as text, to numbers and back: measurements, codes of nominal values, and labels.
 
-Knows nothing of files; what a cell's quotes mean and how it says that it is missing is told by a function `plain` that
-gives the cell's value, or None for a missing one.
+What a cell's quotes mean and how it says that it is missing is told by a function `plain` that gives the cell's value,
+or None for a missing one.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from mlrh.data.containers import MultilabelData
-from mlrh.data.sources import Source, shown
+from mlrh.data._sources import Source, shown
+from mlrh.data.containers import DataError, MultilabelData
 
 Plain = Callable[[str], str | None]
+HOW = "name the label columns or a MULAN XML file (--labels, or labels= in Python)"
 LABEL_WORDS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 MAX_INDICATORS = 2**31  # cells of Y; more would take a machine down before they help anyone
 DECLARED_IDENTIFIER_ROWS = 20  # who declares a value for every row means an identifier, but a small file may do so too
@@ -161,6 +164,45 @@ def label_value(text: str) -> int | None:
     return int(value) if value in (0.0, 1.0) else None
 
 
+@dataclass(frozen=True)
+class LabelChoice:
+    """Names of labels; `in_order` says whether their order counts or the file's does."""
+
+    names: tuple[str, ...]
+    in_order: bool
+    origin: str
+
+
+def label_columns(choice: LabelChoice, names: Sequence[str], source: Source, *, other: Mapping[str, int] | None = None):
+    """Columns and names of the chosen labels.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the file's columns.
+    other : mapping of str to int, optional
+        Columns by a second spelling of their name, for labels that no name equals.
+    """
+    position = {**(other or {}), **{name: column for column, name in enumerate(names)}}
+    absent = [name for name in choice.names if name not in position]
+    if absent:
+        what = f"has no column {shown(absent[0])}, which {choice.origin} names as a label; correct one of the two."
+        raise source.error(what)
+    found = [(position[name], name) for name in choice.names]
+    if len({column for column, _ in found}) < len(found):
+        raise source.error(f"two of the labels that {choice.origin} names are the same column; name each once.")
+    return found if choice.in_order else sorted(found)
+
+
+def refuse_repeats(names: Sequence[str], where: str) -> None:
+    """Raise a DataError where a label is named twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise DataError(f"{where}: the label {shown(name)} is named twice; name each label once.")
+        seen.add(name)
+
+
 def check_size_of_indicators(n_rows: int, n_labels: int, source: Source) -> None:
     """Raise a DataError where Y would be too large to hold."""
     if n_rows * n_labels > MAX_INDICATORS:
@@ -243,3 +285,48 @@ def _check_allowed(values, cells, allowed):
         position = int(np.argmax(unknown))
         listed = _listed([f"{value:g}" for value in allowed])
         raise BadCellError(position, f"must be one of {listed}; found {shown(cells[position].strip())}.")
+
+
+def check_names(data: MultilabelData, where: Any) -> None:
+    """Raise a DataError for what no table can hold: a name used twice, an infinite value, a code without a value."""
+    seen: set[str] = set()
+    for name in (*data.feature_names, *data.label_names):
+        if name in seen:
+            raise DataError(f"{where}: two columns are called {shown(name)}; rename one before writing.")
+        seen.add(name)
+    check_finite(data, where)
+    for column in data.nominal:
+        _check_codes(data, column, where)
+
+
+def check_finite(data: MultilabelData, where: Any) -> None:
+    """Raise a DataError where X holds an infinite value."""
+    values = data.X.data if sparse.issparse(data.X) else data.X
+    if np.isinf(values).any():
+        raise DataError(f"{where}: X holds an infinite value, which no reader takes; replace it before writing.")
+
+
+def number_texts(values: np.ndarray, missing: str) -> list[str]:
+    """The shortest texts that give back the same numbers bit for bit."""
+    return [missing if value != value else repr(value).removesuffix(".0") for value in values.tolist()]
+
+
+def value_texts(
+    values: np.ndarray, names: Sequence[str], words: Mapping[str, Sequence[str]], missing: str
+) -> list[str]:
+    """Texts of one row's values: numbers, or for the names in `words` the word of that index."""
+    texts = number_texts(values, missing)
+    if words:
+        for place, name in enumerate(names):
+            if name in words and texts[place] != missing:
+                texts[place] = words[name][int(values[place])]
+    return texts
+
+
+def _check_codes(data, column, where):
+    name, values = data.feature_names[column], data.X[:, [column]]
+    codes = values.data if sparse.issparse(values) else values
+    codes = codes[~np.isnan(codes)]
+    n_values = len(data.categories[name])
+    if ((codes < 0) | (codes >= n_values) | (codes != np.floor(codes))).any():
+        raise DataError(f"{where}: feature {shown(name)} must be coded 0 to {n_values - 1}; X holds another code.")
