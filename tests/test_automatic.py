@@ -283,13 +283,15 @@ def test_what_a_first_fit_compiles_does_not_count_in_the_time_that_starts_proces
         fitted.add(form)
         return real(classifier, *args, **kwargs)
 
-    def processes(*_):
+    def processes(work, tasks, *, n_jobs):
+        if not tasks:
+            return []
         raise AssertionError("processes were started")
 
     monkeypatch.setattr(automatic, "validation_scores", slow_at_first)
     monkeypatch.setattr(automatic.time, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(automatic, "cpu_count", lambda: 2)
-    monkeypatch.setattr(automatic._Runner, "_in_processes", processes)
+    monkeypatch.setattr(automatic, "as_finished", processes)
     choose(sample(20), n_folds=2)
     assert len(fitted) == 6 and clock[0] > 600
     monkeypatch.setattr(automatic, "SERIAL_SECONDS", 0.5)

@@ -24,7 +24,7 @@ from mlrh import MLRHClassifier, automatic, metrics, persistence
 from mlrh.__main__ import main
 from mlrh.automatic import choose
 from mlrh.cli import app
-from mlrh.cli.output import joined
+from mlrh.cli._output import joined
 from mlrh.data import load_digit_scenes, read, write
 
 DATA = os.environ.get("MLRH_DATA")
@@ -276,7 +276,7 @@ def test_every_output_format_holds_the_same_predictions(scenes, folder):
 def test_rows_of_many_chunks_are_numbered_through(scenes, monkeypatch):
     arguments = ("predict", scenes / "model.mlrh", scenes / "test.csv")
     whole = run(*arguments).stdout
-    monkeypatch.setattr("mlrh.cli.prediction.CELLS_PER_CHUNK", 40)
+    monkeypatch.setattr("mlrh.cli._models.CELLS_PER_CHUNK", 40)
     assert run(*arguments).stdout == whole
 
 

@@ -5,9 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mlrh.experiments import pages, paper
-from mlrh.experiments.plans import Profile
-from mlrh.experiments.reproduce import digit_scenes, multiclass_datasets
+from mlrh.experiments import _pages as pages
+from mlrh.experiments._protocol import Profile
+from mlrh.experiments._reproduce import digit_scenes, multiclass_datasets
 
 TWO_SEEDS = Profile("quick", (0, 1), 3, 2)
 
@@ -112,13 +112,13 @@ def test_table_6_is_computed_from_the_data():
 
 @pytest.mark.parametrize("place, is_cure", [(0, False), (1, True)])
 def test_tables_1_and_2_sum_to_the_model_only_where_hidden_and_visible_match(place, is_cure):
-    table = paper.hidden_variable_tables()[place]
+    table = pages.hidden_variable_tables()[place]
     assert table.rows[0][0] == "{1}"
     for row in table.rows[:2]:
         assert (row[-2] == row[-1]) == is_cure
     weights = [float(cell) for cell in table.rows[0][1:5]]
     assert sum(weights) == pytest.approx(float(table.rows[0][-2]), abs=2e-4)
-    assert float(table.rows[0][-1]) == pytest.approx(np.exp(paper.SCORES[0]), abs=1e-4)
+    assert float(table.rows[0][-1]) == pytest.approx(np.exp(pages.SCORES[0]), abs=1e-4)
 
 
 def test_what_is_left_out_or_failed_is_said_with_its_signs_disarmed():

@@ -10,8 +10,10 @@ from scipy import sparse
 from sklearn.model_selection import KFold
 
 from mlrh.data import load_digit_scenes
-from mlrh.experiments import methods, plans
-from mlrh.experiments.reproduce import digit_scenes, multiclass_datasets
+from mlrh.estimators._grids import GRIDS
+from mlrh.experiments import _methods as methods
+from mlrh.experiments import _protocol as plans
+from mlrh.experiments._reproduce import digit_scenes, multiclass_datasets
 
 pytestmark = pytest.mark.usefixtures("tiny_grids")
 
@@ -66,7 +68,7 @@ def test_columns_that_turn_nominal_make_another_plan():
 def test_another_grid_or_number_of_inner_folds_makes_another_plan(monkeypatch):
     before = plans.nested_tasks(small_dataset(), TINY)
     assert before[0].plan != plans.nested_tasks(small_dataset(), replace(TINY, inner_folds=3))[0].plan
-    monkeypatch.setitem(methods.GRIDS, "tiny", {**TINY_GRID, "rbf": {"C": (1.0, 10.0), "gamma": (0.3,)}})
+    monkeypatch.setitem(GRIDS, "tiny", {**TINY_GRID, "rbf": {"C": (1.0, 10.0), "gamma": (0.3,)}})
     after = plans.nested_tasks(small_dataset(), TINY)
     changed = {b.family for b, a in zip(before, after, strict=True) if a.plan != b.plan}
     assert changed == {family for family, found in methods.FAMILIES.items() if found.grid == "rbf"}

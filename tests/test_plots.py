@@ -10,9 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mlrh.experiments.plots import descent_plot, reliability_plot, size_plot, spread_plot
-from mlrh.experiments.style import DARK, LIGHT
-from mlrh.experiments.svg import printable
+from mlrh._style import DARK, LIGHT
+from mlrh.experiments._plots import descent_plot, printable, reliability_plot, size_plot, spread_plot
 
 SVG = "{http://www.w3.org/2000/svg}"
 NASTY = "<b>&\"'`|\x00\x1b[31m\ud800 ]]> name"

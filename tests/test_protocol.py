@@ -13,9 +13,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from mlrh import MLRHClassifier
-from mlrh.experiments import multiclass, plans
-from mlrh.experiments.protocol import run_task
-from mlrh.experiments.reproduce import multiclass_datasets
+from mlrh.experiments import _methods as multiclass
+from mlrh.experiments import _protocol as plans
+from mlrh.experiments._protocol import run_task
+from mlrh.experiments._reproduce import multiclass_datasets
 
 pytestmark = pytest.mark.usefixtures("tiny_grids")
 
@@ -86,7 +87,7 @@ def test_the_objective_of_every_solver_ends_at_the_same_value():
 def test_on_classes_that_overlap_all_programs_find_the_same_classifier(program):
     X, y = make_blobs(300, centers=3, cluster_std=4.0, random_state=0)
     best = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000).fit(X[:200], y[:200])
-    found = multiclass.measure(program, X[:200], y[:200], X[200:], y[200:])
+    found = multiclass.measure_program(program, X[:200], y[:200], X[200:], y[200:])
     assert found["accuracy"] == pytest.approx(best.score(X[200:], y[200:]), abs=0.011)
     assert found["train_log_loss"] == pytest.approx(log_loss(y[:200], best.predict_proba(X[:200])), rel=1e-3)
     assert 0 < found["n_iter"] <= multiclass.MAX_ITER[program]

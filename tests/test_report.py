@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from mlrh.experiments.plots import spread_plot
-from mlrh.experiments.report import (
+from mlrh.experiments._plots import spread_plot
+from mlrh.experiments._report import (
     Figure,
     Report,
     Section,

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from experiment_samples import TINY, small_dataset, tiny_grids  # noqa: F401
 
-from mlrh.experiments import reproduce as module
-from mlrh.experiments.plans import PROFILES
-from mlrh.experiments.records import read_records
-from mlrh.experiments.report import to_html, to_markdown
-from mlrh.experiments.reproduce import compare, paper_datasets, reproduce
+from mlrh.experiments import _reproduce as module
+from mlrh.experiments._protocol import PROFILES
+from mlrh.experiments._records import read_records
+from mlrh.experiments._report import to_html, to_markdown
+from mlrh.experiments._reproduce import compare, paper_datasets, reproduce
 
 pytestmark = pytest.mark.usefixtures("tiny_grids")
 
@@ -39,7 +39,7 @@ def test_the_report_holds_every_table_and_a_second_run_computes_nothing(tmp_path
     records = read_records(tmp_path / "records.jsonl")
     assert len({(r["dataset"], r["protocol"], r["method"], r["seed"], r["fold"]) for r in records}) == len(records)
 
-    monkeypatch.setattr("mlrh.experiments.runner.run_task", None)  # would fail if called
+    monkeypatch.setattr("mlrh.experiments._reproduce.run_task", None)  # would fail if called
     again = reproduce([small], TINY, tmp_path, left=["scene: not here"], n_jobs=1)
     assert to_markdown(again) == markdown
 
@@ -66,7 +66,7 @@ def test_with_a_folder_the_papers_sets_are_read_from_it():
 def test_the_published_report_is_what_the_published_records_say(tmp_path, monkeypatch):
     published = Path(__file__).parents[1] / "docs" / "reproduction"
     shutil.copy(published / "records.jsonl", tmp_path)
-    monkeypatch.setattr("mlrh.experiments.runner.run_task", None)  # nothing is left to be computed
+    monkeypatch.setattr("mlrh.experiments._reproduce.run_task", None)  # nothing is left to be computed
     datasets, _ = paper_datasets(["scene", "emotions"])
     report = reproduce(datasets, PROFILES["full"], tmp_path, n_jobs=1)
     written = (published / "report.md").read_text(encoding="utf-8")
@@ -95,7 +95,7 @@ def test_a_comparison_in_which_everything_fails_is_an_error_with_the_reason(tmp_
 
 
 def test_without_statsmodels_table_5_has_the_other_programs_and_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "available", lambda: ["mm", "scikit-learn"])
+    monkeypatch.setattr(module, "available_programs", lambda: ["mm", "scikit-learn"])
     report = reproduce([small_dataset()], TINY, tmp_path, n_jobs=1)
     assert [sentence for sentence in report.summary if "statsmodels" in sentence] == [
         "Left out: statsmodels in Table 5 is not installed; run: pip install statsmodels"

@@ -12,10 +12,10 @@ import pytest
 from experiment_samples import TINY, small_dataset, tiny_grids  # noqa: F401
 
 from mlrh.data import write
-from mlrh.experiments import runner
-from mlrh.experiments.plans import PROFILES, nested_tasks
-from mlrh.experiments.records import RecordFile, key_of, read_records
-from mlrh.experiments.runner import run
+from mlrh.experiments import _reproduce as runner
+from mlrh.experiments._protocol import PROFILES, nested_tasks
+from mlrh.experiments._records import RecordFile, key_of, read_records
+from mlrh.experiments._reproduce import run
 
 
 def run_all(tasks, datasets, path, profile=TINY, **options):
@@ -152,17 +152,19 @@ def test_a_worker_that_dies_costs_one_task_and_no_other(tmp_path, monkeypatch):
     killer = tasks[4]
     lethal = replace(killer, family="lethal")
     monkeypatch.setitem(runner.FAMILIES, "lethal", runner.FAMILIES[killer.family])  # known here, not in the workers
-    monkeypatch.setattr(runner, "_work", die_if_lethal)
+    monkeypatch.setattr(runner, "_outcome", die_if_lethal)
     everything = [lethal if task is killer else task for task in tasks]
     records, failures = run_all(everything, {"small": dataset}, tmp_path / "r.jsonl", quick, n_jobs=2)
-    assert failures == [f"{lethal.methods[0]} on small, seed 0, fold {lethal.fold}: {runner.DIED}"]
+    assert failures == [
+        f"{lethal.methods[0]} on small, seed 0, fold {lethal.fold}: its process died, perhaps for want of memory"
+    ]
     assert len(records) == 9
 
 
-def die_if_lethal(task):
-    if task.family == "lethal":
+def die_if_lethal(profile, item):
+    if item[0].family == "lethal":
         os.kill(os.getpid(), signal.SIGKILL)
-    return runner._outcome(task, runner._worker["datasets"][task.dataset], runner._worker["profile"])
+    return runner.run_task(*item, profile)
 
 
 def test_an_interrupt_says_where_the_records_are_and_stops_the_workers(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlrh.experiments import summaries
+from mlrh.experiments import _pages as summaries
 
 
 def record(method, fold, seed=0, **rest):

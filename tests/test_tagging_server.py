@@ -12,12 +12,12 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from mlrh.experiments.style import LIGHT, page_css
+from mlrh._style import LIGHT, page_css
 from mlrh.spaces import CardinalitySpace
 from mlrh.web import known_of
-from mlrh.web.server import ACTIONS, TaggingServer
-from mlrh.web.session import Session
-from mlrh.web.store import Store
+from mlrh.web._server import ACTIONS, TaggingServer
+from mlrh.web._session import Session
+from mlrh.web._store import Store
 
 NAN = np.nan
 RNG = np.random.default_rng(0)

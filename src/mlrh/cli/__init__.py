@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from mlrh import __version__
-from mlrh.cli import fitting, prediction, running, tagging
+from mlrh.cli._experiments import compare, datasets, reproduce
+from mlrh.cli._models import evaluate, fit, predict, tag
 
 app = typer.Typer(
     name="mlrh",
@@ -15,13 +16,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-app.command()(fitting.fit)
-app.command()(prediction.predict)
-app.command()(prediction.evaluate)
-app.command()(tagging.tag)
-app.command()(running.compare)
-app.command()(running.reproduce)
-app.command()(running.datasets)
+for command in (fit, predict, evaluate, tag, compare, reproduce, datasets):
+    app.command()(command)
 
 
 def _print_version(wanted: bool):

@@ -1,20 +1,27 @@
-"""The paper reproduced: which data and tasks, in which order, and the report of what came out."""
+"""The paper reproduced, and a comparison on other data: which tasks, in which order, over processes, and the report.
 
-from collections.abc import Callable
+Records are appended as they finish, so that a run that was stopped goes on where it was.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+import joblib
 import numpy as np
 from sklearn.datasets import load_iris, load_wine
 
+from mlrh._processes import as_finished
 from mlrh.data import DataError, MultilabelData, load, load_digit_scenes
 from mlrh.data._catalogue import is_here
-from mlrh.experiments import pages, plans
-from mlrh.experiments.multiclass import PROGRAMS, available
-from mlrh.experiments.plans import Dataset, Profile
-from mlrh.experiments.records import RecordFile, key_of
-from mlrh.experiments.report import Report, escaped
-from mlrh.experiments.runner import Progress, run
+from mlrh.experiments import _pages as pages
+from mlrh.experiments import _protocol as plans
+from mlrh.experiments._methods import FAMILIES, PROGRAMS, available_programs
+from mlrh.experiments._protocol import Dataset, Profile, Task, run_task
+from mlrh.experiments._records import RecordFile, key_of
+from mlrh.experiments._report import Report, escaped
 
 PAPER_SETS = ("scene", "emotions")
 DIGITS = "digits"
@@ -52,6 +59,18 @@ def _multiclass(name, bunch):
     Y = (bunch.target[:, None] == np.arange(len(bunch.target_names))).astype(np.int8)
     labels = tuple(str(label) for label in bunch.target_names)
     return Dataset(name, MultilabelData(bunch.data, Y, tuple(bunch.feature_names), labels, name))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a run tells whenever a task begins or ends; `failure` is the reason why the finished one has no record."""
+
+    n_done: int
+    n_tasks: int
+    running: tuple[Task, ...]
+    seconds_left: float | None
+    finished: Task | None = None
+    failure: str = ""
 
 
 @dataclass
@@ -96,7 +115,7 @@ def reproduce(datasets, profile, folder, *, left=(), n_jobs=None, report=lambda 
     everything = {dataset.name: dataset for dataset in [*datasets, *small]}
     with RecordFile(Path(folder) / "records.jsonl") as file:
         work = _Run(file, everything, profile, n_jobs, report)
-        programs = available()
+        programs = available_programs()
         multiclass = work.records_of(
             "Table 5", [t for d in small for t in plans.multiclass_tasks(d, profile, programs)]
         )
@@ -142,3 +161,64 @@ def compare(dataset, families, profile, folder, *, n_jobs=None, report=lambda st
     )
     command = f"mlrh compare{' --full' if profile.name == 'full' else ''}"
     return Report(f"Comparison on {dataset.name}", summary, sections, pages.footer(command))
+
+
+def run(
+    tasks: Iterable[Task],
+    datasets: dict[str, Dataset],
+    profile: Profile,
+    *,
+    file: RecordFile,
+    n_jobs: int | None = None,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> list[str]:
+    """Compute what the record file lacks of the tasks; returns one sentence per task that failed.
+
+    An interrupt or any other exception stops the workers; the records finished until then are in the file.
+    """
+    tasks = list(tasks)
+
+    def cost(task):
+        family = FAMILIES.get(task.family)
+        return datasets[task.dataset].data.X.shape[0] ** 2 * (family.cost if family else 1.0)
+
+    # Long tasks start first, so that no worker is left alone at the end.
+    pending = sorted((task for task in tasks if not all(key in file for key in task.keys)), key=cost, reverse=True)
+    waiting, took, failures = list(pending), {}, []
+    work, items = partial(_outcome, profile), [(task, datasets[task.dataset]) for task in pending]
+    n_jobs = min(n_jobs or joblib.cpu_count(), len(pending)) or 1
+    for place, outcome, running in as_finished(work, items, n_jobs=n_jobs):
+        task = None if place is None else pending[place]
+        failure = str(outcome) if isinstance(outcome, str | ChildProcessError) else ""
+        if task is not None:
+            waiting.remove(task)
+        if task is not None and failure:
+            where = f"{task.dataset}, seed {task.seed}, fold {task.fold}"
+            failures.append(f"{', '.join(task.methods)} on {where}: {failure}")
+        elif task is not None:
+            file.append(outcome)
+            took[task] = outcome[0]["task_seconds"]
+        left, n_done = _seconds_left(waiting, took, cost, n_jobs), len(tasks) - len(waiting)
+        report(Progress(n_done, len(tasks), tuple(pending[place] for place in running), left, task, failure))
+    return failures
+
+
+def _outcome(profile, item):
+    """The records of a task on its data set, or why there are none."""
+    task, dataset = item
+    try:
+        return run_task(task, dataset, profile)
+    except Exception as error:  # one method that can't take the data must not end the comparison
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _seconds_left(waiting, took, cost, n_jobs):
+    """As others of the same data set and family took, else by expected cost; None before anything is finished."""
+    if not took:
+        return None
+    by_kind = defaultdict(list)
+    for task, seconds in took.items():
+        by_kind[task.dataset, task.family].append(seconds)
+    means = {kind: sum(seconds) / len(seconds) for kind, seconds in by_kind.items()}
+    per_cost = sum(took.values()) / sum(map(cost, took))
+    return sum(means.get((task.dataset, task.family), per_cost * cost(task)) for task in waiting) / n_jobs

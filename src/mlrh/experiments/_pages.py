@@ -1,18 +1,20 @@
-"""From records to a report: which tables and figures it has and how numbers are written."""
+"""From records to a report: means and spreads over folds, the paper's own figures, tables and figures."""
 
 import platform
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
+from itertools import product
 
 import numpy as np
+from scipy import stats
 
-from mlrh.experiments import paper, plots, summaries
-from mlrh.experiments.methods import FAMILIES
-from mlrh.experiments.multiclass import MAX_ITER, PROGRAM_NAMES
-from mlrh.experiments.plans import N_FOLDS, N_MULTICLASS_FOLDS
-from mlrh.experiments.report import Figure, Section, Table, escaped
+from mlrh.experiments import _plots as plots
+from mlrh.experiments._methods import FAMILIES, MAX_ITER, PROGRAM_NAMES
+from mlrh.experiments._protocol import N_FOLDS, N_MULTICLASS_FOLDS
+from mlrh.experiments._report import Figure, Section, Table, escaped
 from mlrh.metrics import NAMES
 
 REFERENCE = "MLRH-WTA (RBF)"  # whom paired differences are held against
@@ -37,7 +39,7 @@ ORDER = [name for family in FAMILIES.values() for name in family.names]
 
 def hidden_variables_section() -> Section:
     """Tables 1 and 2."""
-    return Section("Tables 1 and 2: hidden variables, enumerated", (), paper.hidden_variable_tables(), ())
+    return Section("Tables 1 and 2: hidden variables, enumerated", (), hidden_variable_tables(), ())
 
 
 def multiclass_sections(records, n_seeds) -> Iterator[Section]:
@@ -50,13 +52,13 @@ def _multiclass_section(records, n_seeds):
     rows = []
     for program, name in PROGRAM_NAMES.items():
         row = [name, str(MAX_ITER[program])]
-        for dataset, published in paper.TABLE_5.items():
-            own = summaries.by_method(r for r in records if r["dataset"] == dataset).get(program, {})
+        for dataset, published in TABLE_5.items():
+            own = by_method(r for r in records if r["dataset"] == dataset).get(program, {})
             row += _beside_published(_seed_means(own, "accuracy"), published[program], 100, 2)
             row += [_mean_of(own, name, form) for name, form in MULTICLASS_EXTRA]
         rows.append(tuple(row))
     columns: tuple[str, ...] = ("", "iterations at most")
-    for dataset in paper.TABLE_5:
+    for dataset in TABLE_5:
         columns += (f"{dataset.title()}: ours, %", "paper, %", "difference", "iterations", "training log-loss")
     notes = (
         f"Mean ± standard deviation over {n_seeds} seeds of the accuracy in {N_MULTICLASS_FOLDS}-fold cross validation "
@@ -71,7 +73,7 @@ def _multiclass_section(records, n_seeds):
 
 
 def _mean_of(records, name, form):
-    found = summaries.values(records, name)
+    found = values(records, name)
     return f"{found.mean():{form}}" if len(found) else ""
 
 
@@ -81,7 +83,7 @@ def statistics_section(datasets) -> Section:
     for dataset in datasets:
         counts = dataset.data.Y.sum(axis=1)
         own = (*dataset.data.X.shape, dataset.data.Y.shape[1], int(counts.max()))
-        published = paper.TABLE_6.get(dataset.name)
+        published = TABLE_6.get(dataset.name)
         agrees = "" if published is None else "as published" if published[1:] == own else f"paper: {published[1:]}"
         domain = "" if published is None else published[0]
         rows.append(
@@ -115,9 +117,9 @@ _PROTOCOL_WORDS = {
 
 
 def _published_table(name, methods, profile):
-    published = paper.TABLE_7.get(name, {})
-    exact = {method: summaries.spread(summaries.values(own, "exact_match")) for method, own in methods.items()}
-    loss = {method: summaries.spread(summaries.values(own, "hamming_loss")) for method, own in methods.items()}
+    published = TABLE_7.get(name, {})
+    exact = {method: spread(values(own, "exact_match")) for method, own in methods.items()}
+    loss = {method: spread(values(own, "hamming_loss")) for method, own in methods.items()}
     best_exact, best_loss = _best(exact, True, 100, 2), _best(loss, False, 1, 4)
     rows = []
     for method in methods:
@@ -154,7 +156,7 @@ def _metrics_tables(name, methods, profile):
 def _columns_table(title, methods, columns, notes):
     rows = {method: [_with_folds(method, methods)] for method in methods}
     for _, metric, factor, decimals, higher in columns:
-        spreads = {method: summaries.spread(summaries.values(own, metric)) for method, own in methods.items()}
+        spreads = {method: spread(values(own, metric)) for method, own in methods.items()}
         best = _best(spreads, higher, factor, decimals)
         for method, row in rows.items():
             row.append(_written(spreads[method], factor, decimals, is_best=method in best))
@@ -169,7 +171,7 @@ def _differences_table(name, methods):
             continue
         row = [method]
         for metric, factor, decimals in (("exact_match", 100, 2), ("hamming_loss", 1, 4), ("set_log_loss", 1, 3)):
-            row += _difference_cells(summaries.paired(own, methods[reference], metric), factor, decimals)
+            row += _difference_cells(paired(own, methods[reference], metric), factor, decimals)
         rows.append(tuple(row))
     columns: tuple[str, ...] = ("",)
     for title in ("exact match, points", "Hamming loss", "log-loss of the set"):
@@ -211,9 +213,9 @@ def _figures(name, methods):
     for place, (metric, axis, factor, higher) in enumerate(
         (("exact_match", "exact match, %", 100, True), ("hamming_loss", "Hamming loss", 1, False))
     ):
-        published = {method: figures[place] for method, figures in paper.TABLE_7.get(name, {}).items()}
+        published = {method: figures[place] for method, figures in TABLE_7.get(name, {}).items()}
         rows = [
-            (method, [factor * value for value in summaries.values(own, metric)], published.get(method))
+            (method, [factor * value for value in values(own, metric)], published.get(method))
             for method, own in methods.items()
         ]
         svg = plots.spread_plot(rows, title=f"{axis}: {name}", axis=axis, higher_is_better=higher)
@@ -226,7 +228,7 @@ def _figures(name, methods):
 def _reliability_figures(name, methods):
     """One figure of at most MAX_SERIES methods that give the probability of a set, or none."""
     order = sorted(methods, key=lambda method: PLOTTED.index(method) if method in PLOTTED else len(PLOTTED))
-    series = [(method, summaries.reliability_points(methods[method])) for method in order]
+    series = [(method, reliability_points(methods[method])) for method in order]
     series = [(method, points) for method, points in series if points]
     if series:
         svg = plots.reliability_plot(series[:MAX_SERIES], title=f"reliability of set probabilities: {name}")
@@ -241,8 +243,8 @@ def _reliability_figures(name, methods):
 def _size_figure(name, methods):
     shown = [method for method in ("MLRH-WTA (RBF)", "MLRH-MP (RBF)", "BR-SVM (RBF)") if method in methods]
     shown = shown or list(methods)[:3]
-    shares = [("true", summaries.size_shares(methods[shown[0]], "true_sizes"))]
-    shares += [(method, summaries.size_shares(methods[method], "predicted_sizes")) for method in shown]
+    shares = [("true", size_shares(methods[shown[0]], "true_sizes"))]
+    shares += [(method, size_shares(methods[method], "predicted_sizes")) for method in shown]
     sizes = range(1 + max(int(np.flatnonzero(share)[-1]) for _, share in shares))
     series = [(label, share[: len(sizes)].tolist()) for label, share in shares]
     svg = plots.size_plot(list(sizes), series, title=f"sizes: {name}")
@@ -302,7 +304,7 @@ def _by_dataset(records):
         sizes[record["dataset"]] += record["n_test"]
     grouped = {}
     for name, _ in sizes.most_common():
-        methods = summaries.by_method(record for record in records if record["dataset"] == name)
+        methods = by_method(record for record in records if record["dataset"] == name)
         grouped[name] = {method: methods[method] for method in sorted(methods, key=ORDER.index)}
     return grouped
 
@@ -312,7 +314,7 @@ def _seed_means(records, metric):
     by_seed: dict[int, list[float]] = {}
     for (seed, _), record in records.items():
         by_seed.setdefault(seed, []).append(record["metrics"][metric])
-    return summaries.spread([np.mean(found) for found in by_seed.values()])
+    return spread([np.mean(found) for found in by_seed.values()])
 
 
 def _beside_published(own, published, factor, decimals, *, is_best=False):
@@ -361,3 +363,146 @@ def _with_folds(method, methods):
 def _spread_note(profile):
     seeds = f"{len(profile.seeds)} seeds" if len(profile.seeds) > 1 else f"seed {profile.seeds[0]}"
     return f"Mean ± standard deviation over the {N_FOLDS} outer folds of {seeds}; the best mean of a column is bold."
+
+
+TABLE_5 = {
+    "iris": {"mm": 98.02, "scikit-learn": 97.22, "statsmodels": 97.38},
+    "wine": {"mm": 96.08, "scikit-learn": 96.11, "statsmodels": 95.55},
+}
+TABLE_6 = {"scene": ("Image", 2407, 294, 6, 3), "emotions": ("Music", 593, 72, 6, 3)}
+TABLE_7 = {  # exact match in percent, Hamming loss
+    "scene": {
+        "MLRH-WTA (RBF)": (72.61, 0.079),
+        "MLRH-MP (RBF)": (54.22, 0.096),
+        "BR-SVM (RBF)": (64.90, 0.075),
+        "LP-LR": (65.33, 0.111),
+    },
+    "emotions": {
+        "MLRH-WTA (RBF)": (33.37, 0.188),
+        "MLRH-MP (RBF)": (31.03, 0.189),
+        "BR-SVM (RBF)": (33.20, 0.178),
+        "LP-LR": (24.59, 0.228),
+    },
+}
+SCORES = (0.7, -0.4)  # w_1'x and w_2'x in the worked example of Tables 1 and 2
+NAMED_SETS = {(1, 0): "{1}", (0, 1): "{2}", (1, 1): "{1, 2}"}
+
+
+def exponential_scheme(y, h, scores) -> float:
+    """prod_k h_k^y_k exp(h_k s_k), with 0^0 = 1: the joint weight of labels and hidden variables in section 3.2."""
+    return float(np.prod([float(h_k) ** y_k * np.exp(h_k * s) for y_k, h_k, s in zip(y, h, scores, strict=True)]))
+
+
+def multiplication_scheme(y, h, scores) -> float:
+    """prod_k (r_k + 1) / 2 exp(h_k s_k), r_k = (2 h_k - 1)(2 y_k - 1): the joint weight that replaces it."""
+    factors = [
+        ((2 * h_k - 1) * (2 * y_k - 1) + 1) / 2 * np.exp(h_k * s) for y_k, h_k, s in zip(y, h, scores, strict=True)
+    ]
+    return float(np.prod(factors))
+
+
+def hidden_variable_tables() -> tuple[Table, Table]:
+    """Tables 1 and 2: the weight of every label set and hidden state by each scheme, enumerated."""
+    note = f"Example scores w_1'x = {SCORES[0]}, w_2'x = {SCORES[1]}; a weight of 0 is impossible."
+    mismatch = (
+        "The hidden state (1, 1) adds the same term to every label set, so each weighs more than its own score says.",
+        "The paper prints exp(w'x) for y = {2}, h = (0, 1); it is exp(w_2'x).",
+    )
+    cure = ("Only h = y is left, and the weights are those of the model: exp of the sum of the scores of the set.",)
+    return (
+        _scheme_table("Table 1. The mismatch problem, enumerated", exponential_scheme, (note, *mismatch)),
+        _scheme_table("Table 2. Its cure, enumerated", multiplication_scheme, (note, *cure)),
+    )
+
+
+def _scheme_table(title, scheme: Callable, notes):
+    states = list(product((0, 1), repeat=2))
+    rows = []
+    for y, name in NAMED_SETS.items():
+        weights = [scheme(y, h, SCORES) for h in states]
+        model = np.exp(np.dot(y, SCORES))
+        rows.append((name, *(f"{weight:.4f}" for weight in weights), f"{sum(weights):.4f}", f"{model:.4f}"))
+    hidden = [f"h = ({first}, {second})" for first, second in states]
+    return Table(title, ("label set", *hidden, "sum over h", "model's weight"), tuple(rows), notes)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation of a number over folds."""
+
+    mean: float
+    deviation: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A method minus another on the same folds: a 95% interval, and on how many folds it is higher, equal, lower."""
+
+    mean: float
+    low: float
+    high: float
+    counts: tuple[int, int, int]
+
+
+def by_method(records: Iterable[dict]) -> dict[str, dict[tuple[int, int], dict]]:
+    """{method: {(seed, fold): record}}, methods in the order they first occur."""
+    grouped: dict[str, dict[tuple[int, int], dict]] = defaultdict(dict)
+    for record in records:
+        grouped[record["method"]][record["seed"], record["fold"]] = record
+    return dict(grouped)
+
+
+def values(records: dict, name: str) -> np.ndarray:
+    """A metric, or a number that stands beside the metrics, over the folds of one method; empty where it has none."""
+    ordered = [record for _, record in sorted(records.items())]
+    found = [record["metrics"].get(name, record.get(name)) for record in ordered]
+    return np.array([value for value in found if value is not None], dtype=np.float64)
+
+
+def spread(numbers) -> Spread | None:
+    """None for no numbers; the deviation is that of a sample (n - 1), 0 for one number."""
+    numbers = np.asarray(numbers, dtype=np.float64)
+    if len(numbers) == 0:
+        return None
+    return Spread(float(numbers.mean()), float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0, len(numbers))
+
+
+def paired(of: dict, minus: dict, name: str) -> Difference | None:
+    """Difference of a metric over the folds both have; None where that is fewer than two.
+
+    Folds share training rows, so their differences are not independent: the interval is the corrected one for repeated
+    cross validation (Nadeau and Bengio; Bouckaert and Frank), with variance s^2 (1 / n + n_test / n_train).
+    """
+    shared = sorted(set(of) & set(minus))
+    pairs = [(of[fold]["metrics"].get(name), minus[fold]["metrics"].get(name)) for fold in shared]
+    differences = np.array([a - b for a, b in pairs if a is not None and b is not None], dtype=np.float64)
+    if len(differences) < 2:
+        return None
+    mean, n = float(differences.mean()), len(differences)
+    ratio = float(np.mean([_test_share(of[fold]) for fold in shared]))
+    half = float(stats.t.ppf(0.975, n - 1) * differences.std(ddof=1) * np.sqrt(1 / n + ratio))
+    signs = np.sign(differences)
+    return Difference(
+        mean, mean - half, mean + half, (int((signs > 0).sum()), int((signs == 0).sum()), int((signs < 0).sum()))
+    )
+
+
+def _test_share(record):
+    """Test rows per training row; plain cross validation where the record doesn't say."""
+    return record["n_test"] / record["n_train"] if "n_train" in record else 1 / (N_FOLDS - 1)
+
+
+def reliability_points(records: dict) -> list[tuple[float, float, int]]:
+    """(mean confidence, share correct, count) of each bin of confidence that holds rows, over all folds."""
+    binned = [record["confidence"] for record in records.values() if record.get("confidence")]
+    if not binned:
+        return []
+    total = np.sum(binned, axis=0)
+    return [(confidence / count, correct / count, int(count)) for count, confidence, correct in total if count]
+
+
+def size_shares(records: dict, name: str) -> np.ndarray:
+    """Share of the test rows by number of labels; name is true_sizes or predicted_sizes."""
+    counts = np.sum([record[name] for record in records.values()], axis=0)
+    return counts / counts.sum()

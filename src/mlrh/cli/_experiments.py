@@ -1,17 +1,18 @@
-"""The commands that run experiments: compare, reproduce; and the list of public data sets."""
+"""The commands that run experiments, compare and reproduce, with their progress; and the list of public data sets."""
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from mlrh.cli.inputs import FormatOption, IgnoreOption, JobsOption, LabelsOption, chosen_labels, read_data
-from mlrh.cli.output import quiet_if_closed
-from mlrh.cli.progress import progress_on
-from mlrh.cli.terminal import say, warnings_as_notes
+from mlrh.cli._inputs import FormatOption, IgnoreOption, JobsOption, LabelsOption, chosen_labels, read_data
+from mlrh.cli._output import quiet_if_closed, say, warnings_as_notes
 
 METHODS = (  # written out, so that --help needs none of what they are made of; a test compares
     "mlrh-rbf, mlrh-rbf-observed, mlrh-linear, mlrh-linear-observed, br-svm, lp-svm, lp-lr, br-lr, cc-lr, lp-rf, ml-knn"
@@ -44,9 +45,9 @@ def reproduce(
 
     Example: `mlrh reproduce --data-dir data --output reproduction`
     """
-    from mlrh.experiments.plans import PROFILES
-    from mlrh.experiments.reproduce import PAPER_SETS, paper_datasets
-    from mlrh.experiments.reproduce import reproduce as run
+    from mlrh.experiments._protocol import PROFILES
+    from mlrh.experiments._reproduce import PAPER_SETS, paper_datasets
+    from mlrh.experiments._reproduce import reproduce as run
 
     names = list(dict.fromkeys(data or PAPER_SETS))
     found, left = paper_datasets(names, data_dir)
@@ -90,8 +91,8 @@ def compare(
 
     Example: `mlrh compare songs.csv --labels happy,sad,calm --method mlrh-linear --method br-lr`
     """
-    from mlrh.experiments.plans import PROFILES, Dataset
-    from mlrh.experiments.reproduce import compare as run
+    from mlrh.experiments._protocol import PROFILES, Dataset
+    from mlrh.experiments._reproduce import compare as run
 
     families = _families(method)
     name, data = _named_data(file, labels, format, data_dir)
@@ -122,7 +123,7 @@ def datasets(data_dir: DataDir = None) -> None:
 
 
 def _publish(page, folder):
-    from mlrh.experiments.report import to_terminal, write_report
+    from mlrh.experiments._report import to_terminal, write_report
 
     paths = write_report(page, folder)
     with quiet_if_closed():
@@ -131,7 +132,7 @@ def _publish(page, folder):
 
 
 def _families(methods):
-    from mlrh.experiments.methods import FAMILIES
+    from mlrh.experiments._methods import FAMILIES
 
     unknown = [name for name in methods or () if name not in FAMILIES]
     if unknown:
@@ -152,10 +153,82 @@ def _named_data(file, labels, format, data_dir):
 
 
 def _check_size(dataset):
-    from mlrh.experiments.plans import N_FOLDS
+    from mlrh.experiments._protocol import N_FOLDS
 
     n_rows, n_labels = dataset.data.Y.shape
     if n_labels < 2:
         raise ValueError(f"{dataset.name} has {n_labels} label; label sets can be compared from 2 labels on.")
     if n_rows < 5 * N_FOLDS:
         raise ValueError(f"{dataset.name} has {n_rows} rows; {N_FOLDS} outer folds with inner ones need {5 * N_FOLDS}.")
+
+
+@contextmanager
+def progress_on(console: Console, folder: Path) -> Iterator[Callable]:
+    """Gives the function (stage, progress) that an experiment calls; an interrupt is told where the records are."""
+    try:
+        if console.is_terminal:
+            with _bar(console) as bar:
+                yield _on_bar(bar)
+        else:
+            yield _in_lines(console)
+    except KeyboardInterrupt:
+        sentence = (
+            f"Stopped; what is finished is in {folder / 'records.jsonl'}, and the same command goes on from there."
+        )
+        say(console, sentence)
+        raise
+
+
+def _bar(console):
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+        TextColumn("[dim]{task.fields[running]}"),
+    )
+    return Progress(*columns, console=console)
+
+
+def _on_bar(bar):
+    stages: dict = {}
+
+    def report(stage, progress):
+        if stage not in stages:
+            stages[stage] = bar.add_task(stage, total=progress.n_tasks, left="", running="")
+        running = ", ".join(dict.fromkeys(f"{task.dataset} {task.family}" for task in progress.running))
+        done = progress.n_done == progress.n_tasks
+        left = "" if done else left_in_words(progress.seconds_left)
+        bar.update(stages[stage], completed=progress.n_done, left=left, running=running)
+        if progress.failure:
+            bar.console.print(_failed(progress), markup=False)
+
+    return report
+
+
+def _in_lines(console):
+    def report(stage, progress):
+        task = progress.finished
+        if task is None:
+            return
+        what = f"{task.dataset}, {task.family}, seed {task.seed}, fold {task.fold}"
+        left = left_in_words(progress.seconds_left)
+        line = f"{stage}: {progress.n_done} of {progress.n_tasks}, {what}{', ' if left else ''}{left}"
+        say(console, _failed(progress) if progress.failure else line)
+
+    return report
+
+
+def _failed(progress):
+    task = progress.finished
+    return f"Failed: {task.family} on {task.dataset}, fold {task.fold}: {progress.failure}"
+
+
+def left_in_words(seconds: float | None) -> str:
+    """How long is left, roughly; nothing where it isn't known."""
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"{max(round(seconds), 1)} s left"
+    return f"{round(seconds / 60)} min left"

@@ -6,13 +6,16 @@ a <path> or <rect> of a class (`fold`, `mean`, `published`, `point`, `bar`, `end
 """
 
 import math
+import re
+import unicodedata
 from dataclasses import dataclass
+from html import escape
 from itertools import pairwise
 
-from mlrh.experiments import svg
-from mlrh.experiments.style import colour
-from mlrh.experiments.svg import WIDTH
+from mlrh._style import colour
 
+WIDTH = 480
+FONT = 14
 MARGIN = 10
 LINE = 18
 SHAPES = ("circle", "square", "triangle", "diamond")
@@ -33,25 +36,25 @@ def spread_plot(rows, *, title, axis, higher_is_better=True):
     """
     rows = [_spread_row(*row) for row in _at_least_one(rows, "rows")]
     best = _best([row.mean for row in rows], higher_is_better)
-    gutter = min(190, max(svg.width(row.name) for row in rows)) + 2
-    numbers = max(svg.width(svg.number(row.mean), bold=True) for row in rows)
+    gutter = min(190, max(_width(row.name) for row in rows)) + 2
+    numbers = max(_width(_number(row.mean), bold=True) for row in rows)
     every = [v for row in rows for v in (*row.values, row.mean, row.published) if math.isfinite(v)]
     low, high = _padded(every)
     scale = _Scale(low, high, MARGIN + gutter + 14, WIDTH - MARGIN - numbers - 14)
     published = any(math.isfinite(row.published) for row in rows)
     legend = [(_fold, "fold"), (_mean, "mean"), (_published, "published")][: 3 if published else 2]
     parts, top = _head(title, legend)
-    lines = [svg.wrapped(row.name, gutter, 2) for row in rows]
+    lines = [_wrapped(row.name, gutter, 2) for row in rows]
     bottom = top + sum(_row_height(names) for names in lines)
     parts += _vertical_grid(scale, top, bottom)
     for row, names in zip(rows, lines, strict=True):
         middle = top + _row_height(names) / 2
-        parts += _spread_line(row, names, middle, scale=scale, bold=svg.number(row.mean) == best)
+        parts += _spread_line(row, names, middle, scale=scale, bold=_number(row.mean) == best)
         top += _row_height(names)
     direction = "higher is better →" if higher_is_better else "← lower is better"
     parts.append(_below(scale, bottom + 40, axis, fill="ink"))
     parts.append(_below(scale, bottom + 58, direction))
-    return svg.document(title, [row.name for row in rows], bottom + 68, parts)
+    return _document(title, [row.name for row in rows], bottom + 68, parts)
 
 
 def reliability_plot(series, *, title):
@@ -66,12 +69,12 @@ def reliability_plot(series, *, title):
     """
     series = [(name, _counted(name, points)) for name, points in _at_least_one(series, "series", len(SHAPES))]
     parts, top = _head(title, [(_line_sample(place), name) for place, (name, _) in enumerate(series)])
-    parts.append(svg.text_at(MARGIN, top + 4, "share correct", fill="muted"))
+    parts.append(_text(MARGIN, top + 4, "share correct", fill="muted"))
     left, side = 48, WIDTH - 48 - 24
     across = _Scale(0, 1, left, left + side)
     up = _Scale(0, 1, top + 22 + side, top + 22)
     parts += _vertical_grid(across, up.stop, up.start) + _horizontal_grid(up, across, _ticks(0, 1, 5))
-    parts.append(svg.line_between(across(0), up(0), across(1), up(1), stroke=colour("muted"), stroke_dasharray="5 4"))
+    parts.append(_line(across(0), up(0), across(1), up(1), stroke=colour("muted"), stroke_dasharray="5 4"))
     most = max((count for _, points in series for _, _, count in points), default=1)
     for place, (name, points) in enumerate(series):
         at = [(across(confidence), up(share)) for confidence, share, _ in points]
@@ -80,7 +83,7 @@ def reliability_plot(series, *, title):
             tip = f"{name}: confidence {confidence:.3f}, correct {share:.3f}, {count:g} answers"
             parts.append(_marker("point", place, x, y, radius=3 + 5 * math.sqrt(count / most), tip=tip))
     parts.append(_below(across, up.start + 42, "mean confidence"))
-    return svg.document(title, [name for name, _ in series], up.start + 52, parts)
+    return _document(title, [name for name, _ in series], up.start + 52, parts)
 
 
 def size_plot(sizes, series, *, title):
@@ -100,7 +103,7 @@ def size_plot(sizes, series, *, title):
         _check_shares(name, shares, len(sizes))
     colours = ("truth", *SERIES)
     parts, top = _head(title, [(_swatch(colours[place]), name) for place, (name, _) in enumerate(series)])
-    parts.append(svg.text_at(MARGIN, top + 4, "share of rows", fill="muted"))
+    parts.append(_text(MARGIN, top + 4, "share of rows", fill="muted"))
     highest = max(share for _, shares in series for share in shares) or 1.0
     up = _Scale(0, highest * 1.04, top + 22 + 220, top + 22)
     across = _Scale(0, len(sizes), 56, WIDTH - MARGIN)
@@ -112,11 +115,11 @@ def size_plot(sizes, series, *, title):
             x, y = across(number) + group * 0.1 + place * bar, up(share)
             box = {"x": x, "y": y, "width": bar * 0.92, "height": up.start - y, "fill": colour(colours[place])}
             tip = f"{name}: {100 * share:.1f} % of rows have {size} labels"
-            parts.append(svg.element("rect", svg.tip(tip), class_="bar", **box))
-    parts.append(svg.line_between(across.start, up.start, across.stop, up.start, stroke=colour("muted")))
+            parts.append(_element("rect", _tip(tip), class_="bar", **box))
+    parts.append(_line(across.start, up.start, across.stop, up.start, stroke=colour("muted")))
     parts += _size_labels(sizes, across, up.start + 20)
     parts.append(_below(across, up.start + 42, "number of labels"))
-    return svg.document(title, [name for name, _ in series], up.start + 52, parts)
+    return _document(title, [name for name, _ in series], up.start + 52, parts)
 
 
 def descent_plot(series, *, title):
@@ -136,7 +139,7 @@ def descent_plot(series, *, title):
     excess = [[_log_excess(float(value), best) for value in values] for _, values in series]
     decades = _decades([v for values in excess for v in values if math.isfinite(v)])
     parts, top = _head(title, [(_line_sample(place, dashed=True), name) for place, (name, _) in enumerate(series)])
-    parts.append(svg.text_at(MARGIN, top + 4, "objective above the best value", fill="muted"))
+    parts.append(_text(MARGIN, top + 4, "objective above the best value", fill="muted"))
     floor = top + 22 + 270
     up = _Scale(decades[0], decades[-1], floor - 28, top + 22)
     longest = max(1, *(len(values) - 1 for values in excess))
@@ -150,7 +153,7 @@ def descent_plot(series, *, title):
             tip = f"{name}: {len(values) - 1} iterations, ends {_excess_words(values)}"
             parts.append(_marker("end", place, *runs[-1][-1], radius=5.5, tip=tip))
     parts.append(_below(across, floor + 42, "iteration"))
-    return svg.document(title, [name for name, _ in series], floor + 52, parts)
+    return _document(title, [name for name, _ in series], floor + 52, parts)
 
 
 # Input
@@ -177,13 +180,13 @@ def _spread_row(name, values, published=None):
     values = [float(value) for value in values]
     # Each value is divided before the sum, which could overflow.
     mean = sum(value / len(values) for value in values) if values else math.nan
-    return _Row(svg.plain(name), values, mean, math.nan if published is None else float(published))
+    return _Row(_plain(name), values, mean, math.nan if published is None else float(published))
 
 
 def _best(means, higher_is_better):
     """The best mean as it is printed, so that equal print is equally bold; None where there is no mean."""
     means = [mean for mean in means if not math.isnan(mean)]
-    return svg.number(max(means) if higher_is_better else min(means)) if means else None
+    return _number(max(means) if higher_is_better else min(means)) if means else None
 
 
 def _counted(name, points):
@@ -256,7 +259,7 @@ def _ticks_with_room(scale):
     """The most ticks whose labels don't touch."""
     for most in range(6, 0, -1):
         ticks = _ticks(scale.low, scale.high, most)
-        ends = [(scale(value) - svg.width(label) / 2, scale(value) + svg.width(label) / 2) for value, label in ticks]
+        ends = [(scale(value) - _width(label) / 2, scale(value) + _width(label) / 2) for value, label in ticks]
         if all(left[1] + 10 <= right[0] for left, right in pairwise(ends)):
             return ticks
     return ticks[:1]
@@ -317,16 +320,16 @@ def _head(title, legend):
     """Title and legend, and where the plot below them starts."""
     parts = []
     top = 20
-    for line in svg.wrapped(svg.plain(title), WIDTH - 2 * MARGIN, 3, bold=True):
-        parts.append(svg.text_at(MARGIN, top, line, font_weight="bold"))
+    for line in _wrapped(_plain(title), WIDTH - 2 * MARGIN, 3, bold=True):
+        parts.append(_text(MARGIN, top, line, font_weight="bold"))
         top += LINE
     x, top = MARGIN, top + 8
     for draw, name in legend:
-        name = svg.fit(svg.plain(name), WIDTH - 2 * MARGIN - 34)
-        wide = 34 + svg.width(name)
+        name = _fit(_plain(name), WIDTH - 2 * MARGIN - 34)
+        wide = 34 + _width(name)
         if x > MARGIN and x + wide > WIDTH - MARGIN:
             x, top = MARGIN, top + LINE + 2
-        parts += [draw(x + 13, top - 5), svg.text_at(x + 34, top, name)]
+        parts += [draw(x + 13, top - 5), _text(x + 34, top, name)]
         x += wide + 16
     return parts, top + 20
 
@@ -334,17 +337,17 @@ def _head(title, legend):
 def _spread_line(row, names, middle, *, scale, bold):
     """Name, marks and number of one method."""
     first = middle + 5 - (len(names) - 1) * LINE / 2
-    parts = [svg.text_at(MARGIN, first + i * LINE, line) for i, line in enumerate(names)]
-    marks = [svg.line_between(scale.start, middle, scale.stop, middle, stroke=colour("line"))]
+    parts = [_text(MARGIN, first + i * LINE, line) for i, line in enumerate(names)]
+    marks = [_line(scale.start, middle, scale.stop, middle, stroke=colour("line"))]
     marks += [_fold(scale(value), middle) for value in row.values if math.isfinite(value)]
     if math.isfinite(row.published):
         marks.append(_published(scale(row.published), middle))
     if math.isfinite(row.mean):
         marks.append(_mean(scale(row.mean), middle))
-    published = f", published {svg.number(row.published)}" if math.isfinite(row.published) else ""
-    parts.append(svg.element("g", svg.tip(f"{row.name}: mean {svg.number(row.mean)}{published}"), *marks))
+    published = f", published {_number(row.published)}" if math.isfinite(row.published) else ""
+    parts.append(_element("g", _tip(f"{row.name}: mean {_number(row.mean)}{published}"), *marks))
     weight = {"font_weight": "bold"} if bold else {}
-    return [*parts, svg.text_at(WIDTH - MARGIN, middle + 5, svg.number(row.mean), anchor="end", **weight)]
+    return [*parts, _text(WIDTH - MARGIN, middle + 5, _number(row.mean), anchor="end", **weight)]
 
 
 def _row_height(names):
@@ -356,9 +359,7 @@ def _fold(x, y):
 
 
 def _mean(x, y):
-    return svg.element(
-        "path", class_="mean", d="M0-9V9", transform=svg.moved(x, y), stroke=colour("ink"), stroke_width=3
-    )
+    return _element("path", class_="mean", d="M0-9V9", transform=_moved(x, y), stroke=colour("ink"), stroke_width=3)
 
 
 def _published(x, y):
@@ -377,15 +378,15 @@ def _line_sample(place, dashed=False):
 
 
 def _swatch(name):
-    return lambda x, y: svg.element("rect", x=x - 2, y=y - 7, width=14, height=14, fill=colour(name))
+    return lambda x, y: _element("rect", x=x - 2, y=y - 7, width=14, height=14, fill=colour(name))
 
 
 def _vertical_grid(scale, top, bottom):
     parts = []
     for value, label in _ticks_with_room(scale):
-        x, half = scale(value), svg.width(label) / 2
-        parts.append(svg.line_between(x, top, x, bottom, stroke=colour("line")))
-        parts.append(svg.text_at(min(x, WIDTH - half), bottom + 20, label, anchor="middle", fill="muted"))
+        x, half = scale(value), _width(label) / 2
+        parts.append(_line(x, top, x, bottom, stroke=colour("line")))
+        parts.append(_text(min(x, WIDTH - half), bottom + 20, label, anchor="middle", fill="muted"))
     return parts
 
 
@@ -394,26 +395,26 @@ def _horizontal_grid(up, across, ticks, percent=False):
     for value, label in ticks:
         y = up(value)
         label = f"{round(100 * value, 10):g} %" if percent else label
-        parts.append(svg.line_between(across.start, y, across.stop, y, stroke=colour("line")))
-        parts.append(svg.text_at(across.start - 8, y + 5, svg.fit(label, across.start - 8), anchor="end", fill="muted"))
+        parts.append(_line(across.start, y, across.stop, y, stroke=colour("line")))
+        parts.append(_text(across.start - 8, y + 5, _fit(label, across.start - 8), anchor="end", fill="muted"))
     return parts
 
 
 def _below(scale, y, text, fill="muted"):
     """Text under the middle of the scale, moved aside where it would leave the plot."""
-    text = svg.fit(text, WIDTH - 2 * MARGIN)
-    half = svg.width(text) / 2
+    text = _fit(text, WIDTH - 2 * MARGIN)
+    half = _width(text) / 2
     x = min(max((scale.start + scale.stop) / 2, MARGIN + half), WIDTH - MARGIN - half)
-    return svg.text_at(x, y, text, anchor="middle", fill=fill)
+    return _text(x, y, text, anchor="middle", fill=fill)
 
 
 def _size_labels(sizes, across, y):
     """Labels under the groups of bars, as many as have room."""
-    labels = [svg.fit(svg.plain(size), 60) for size in sizes]
+    labels = [_fit(_plain(size), 60) for size in sizes]
     room = across(1) - across(0)
-    every = math.ceil((max(map(svg.width, labels)) + 6) / room)
+    every = math.ceil((max(map(_width, labels)) + 6) / room)
     return [
-        svg.text_at(across(place + 0.5), y, label, anchor="middle", fill="muted")
+        _text(across(place + 0.5), y, label, anchor="middle", fill="muted")
         for place, label in enumerate(labels)
         if place % every == 0
     ]
@@ -423,18 +424,16 @@ def _descent_grid(decades, across, up, *, floor, longest):
     every = math.ceil(len(decades) / 7)
     parts = []
     for decade in decades[::-1][::every]:
-        parts.append(svg.line_between(across.start, up(decade), across.stop, up(decade), stroke=colour("line")))
+        parts.append(_line(across.start, up(decade), across.stop, up(decade), stroke=colour("line")))
         label = "10" + str(decade).translate(_SUPERSCRIPT)
-        parts.append(svg.text_at(across.start - 8, up(decade) + 5, label, anchor="end", fill="muted"))
-    parts.append(
-        svg.line_between(across.start, floor, across.stop, floor, stroke=colour("muted"), stroke_dasharray="5 4")
-    )
-    parts.append(svg.text_at(across.start - 8, floor + 5, "best", anchor="end", fill="muted"))
+        parts.append(_text(across.start - 8, up(decade) + 5, label, anchor="end", fill="muted"))
+    parts.append(_line(across.start, floor, across.stop, floor, stroke=colour("muted"), stroke_dasharray="5 4"))
+    parts.append(_text(across.start - 8, floor + 5, "best", anchor="end", fill="muted"))
     powers = [10**power for power in range(math.floor(math.log10(longest)) + 1)]
     for iteration in [0, *powers]:
         x = across(math.log1p(iteration))
-        parts.append(svg.line_between(x, up.stop, x, floor, stroke=colour("line")))
-        parts.append(svg.text_at(x, floor + 20, str(iteration), anchor="middle", fill="muted"))
+        parts.append(_line(x, up.stop, x, floor, stroke=colour("line")))
+        parts.append(_text(x, floor + 20, str(iteration), anchor="middle", fill="muted"))
     return parts
 
 
@@ -444,7 +443,7 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 def _polyline(points, place, dashed=False):
     line = {"fill": "none", "stroke": colour(SERIES[place]), "stroke_width": 2, "stroke_linejoin": "round"}
     dash = {"stroke_dasharray": DASHES[place]} if dashed else {}
-    return svg.element("polyline", points=" ".join(f"{svg.short(x)},{svg.short(y)}" for x, y in points), **line, **dash)
+    return _element("polyline", points=" ".join(f"{_short(x)},{_short(y)}" for x, y in points), **line, **dash)
 
 
 def _marker(class_, place, x, y, *, radius, tip=None):
@@ -454,13 +453,123 @@ def _marker(class_, place, x, y, *, radius, tip=None):
 
 
 def _shape(class_, shape, x, y, *, radius, tip=None, **look):
-    r = svg.short(radius)
-    side = svg.short(0.9 * radius)
+    r = _short(radius)
+    side = _short(0.9 * radius)
     outline = {
-        "circle": f"M-{r} 0a{r} {r} 0 1 0 {svg.short(2 * radius)} 0a{r} {r} 0 1 0 {svg.short(-2 * radius)} 0Z",
-        "square": f"M-{side} -{side}h{svg.short(1.8 * radius)}v{svg.short(1.8 * radius)}h{svg.short(-1.8 * radius)}Z",
-        "triangle": f"M0 {svg.short(-1.1 * radius)}L{r} {svg.short(0.8 * radius)}H-{r}Z",
-        "diamond": f"M0 {svg.short(-1.2 * radius)}L{r} 0L0 {svg.short(1.2 * radius)}L-{r} 0Z",
+        "circle": f"M-{r} 0a{r} {r} 0 1 0 {_short(2 * radius)} 0a{r} {r} 0 1 0 {_short(-2 * radius)} 0Z",
+        "square": f"M-{side} -{side}h{_short(1.8 * radius)}v{_short(1.8 * radius)}h{_short(-1.8 * radius)}Z",
+        "triangle": f"M0 {_short(-1.1 * radius)}L{r} {_short(0.8 * radius)}H-{r}Z",
+        "diamond": f"M0 {_short(-1.2 * radius)}L{r} 0L0 {_short(1.2 * radius)}L-{r} 0Z",
     }
-    children = [] if tip is None else [svg.tip(tip)]
-    return svg.element("path", *children, class_=class_, d=outline[shape], transform=svg.moved(x, y), **look)
+    children = [] if tip is None else [_tip(tip)]
+    return _element("path", *children, class_=class_, d=outline[shape], transform=_moved(x, y), **look)
+
+
+# Text and elements
+
+
+def printable(text):
+    """The text with every character that XML forbids or that steers a terminal or the writing direction replaced."""
+    return _UNPRINTABLE.sub("\ufffd", str(text))
+
+
+_UNPRINTABLE = re.compile(
+    "[^\t\n\r\x20-\x7e\xa0-\u200d\u2010-\u2029\u202f-\u2065\u206a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+)
+
+
+def _plain(text):
+    """The text on one line, without what can't be drawn."""
+    return printable(" ".join(str(text).split()))
+
+
+def _width(text, bold=False):
+    """An upper estimate of the text's width."""
+    return FONT * (1.1 if bold else 1.0) * sum(map(_em, text))
+
+
+def _em(character):
+    if unicodedata.combining(character):
+        return 0.0
+    if unicodedata.east_asian_width(character) in "WF":
+        return 1.05
+    if character in " .,:;|!'`()[]{}/\\-ijlftrI":
+        return 0.42
+    if character in "mwMW@%…—":
+        return 1.0
+    if character.isascii() and character.isalnum():
+        return 0.8 if character.isupper() else 0.65
+    return 0.84
+
+
+def _fit(text, room, bold=False):
+    """The text, with its middle left out where it is wider than the room."""
+    text = _plain(text)
+    if _width(text, bold) <= room:
+        return text
+    for kept in range(len(text) - 1, 0, -1):
+        shorter = text[: kept - kept // 2] + "…" + text[len(text) - kept // 2 :]
+        if _width(shorter, bold) <= room:
+            return shorter
+    return "…"
+
+
+def _wrapped(text, room, most, bold=False):
+    """The text on at most `most` lines, broken after a space or a sign where there is one in the line's second half."""
+    if most == 1 or _width(text, bold) <= room:
+        return [_fit(text, room, bold)]
+    fits = next((n for n in range(len(text), 1, -1) if _width(text[:n], bold) <= room), 1)
+    breaks = (n for n in range(fits, fits // 2, -1) if text[n - 1] in " -_/,=+" or text[n : n + 1] in (" ", "("))
+    cut = next(breaks, fits)
+    return [text[:cut].rstrip(), *_wrapped(text[cut:].lstrip(), room, most - 1, bold)]
+
+
+def _number(value):
+    if math.isnan(value):
+        return "\N{EN DASH}"
+    size = abs(value)
+    text = f"{value:.3f}" if size == 0 or 1e-3 <= size < 1e4 else f"{value:.3g}"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def _document(title, names, height, parts):
+    title = _plain(title)
+    label = f"{title}: {', '.join(map(_plain, names))}"
+    head = {"role": "img", "aria_label": label, "viewBox": f"0 0 {WIDTH} {_short(height)}"}
+    font = {"font_family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "font_size": FONT}
+    look = {"xmlns": "http://www.w3.org/2000/svg", "fill": colour("ink")}
+    return _element("svg", _tip(title), *parts, **head, **font, **look)
+
+
+def _text(x, y, text, *, anchor="start", fill="ink", **look):
+    return _element("text", escape(_plain(text)), x=x, y=y, text_anchor=anchor, fill=colour(fill), **look)
+
+
+def _line(x1, y1, x2, y2, **look):
+    return _element("line", x1=x1, y1=y1, x2=x2, y2=y2, **look)
+
+
+def _tip(text):
+    return _element("title", escape(_plain(text)))
+
+
+def _moved(x, y):
+    return f"translate({_short(x)} {_short(y)})"
+
+
+def _element(tag, /, *children, **attributes):
+    """One element; children are markup already, attributes are escaped here."""
+    written = "".join(f' {_attribute(key)}="{escape(_short(value))}"' for key, value in attributes.items())
+    return f"<{tag}{written}>{''.join(children)}</{tag}>"
+
+
+def _attribute(key):
+    return key.rstrip("_").replace("_", "-")
+
+
+def _short(value):
+    """A number with at most two decimals, a text as it is."""
+    if isinstance(value, str):
+        return value
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text

@@ -1,32 +1,146 @@
-"""The commands that use a saved model, predict and evaluate: parse, call, print."""
+"""The commands that make and use a model: fit, predict, evaluate and tag."""
 
 import json
 import warnings
+import zipfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from mlrh.cli.inputs import (
+from mlrh.cli._inputs import (
     FORMAT_HELP,
     Format,
     FormatOption,
+    IgnoreOption,
+    JobsOption,
+    LabelsOption,
     chosen_labels,
     load_model,
+    read_data,
     read_labelled_rows,
     read_rows,
 )
-from mlrh.cli.output import (
+from mlrh.cli._output import (
     Target,
     check_output,
     check_replaced,
+    described_choice,
+    described_data,
+    facts,
+    metrics_table,
+    progress_bar,
     quiet_if_closed,
+    say,
+    spread_table,
     standard_output,
     target_format,
+    warnings_as_notes,
     write_predictions,
 )
-from mlrh.cli.terminal import metrics_table, say, warnings_as_notes
+
+
+def fit(
+    file: Annotated[
+        str,
+        typer.Argument(help="Data file (ARFF, LIBSVM, CSV, Parquet; also .gz), or - for standard input."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Model file; default: the data file's stem + .mlrh.", show_default=False),
+    ] = None,
+    labels: LabelsOption = None,
+    ignore: IgnoreOption = None,
+    format: FormatOption = None,
+    label_space: Annotated[
+        Literal["auto", "cardinality", "observed"],
+        typer.Option("--label-space", help="All sets of the sizes that the rows show, or only the sets they show."),
+    ] = "auto",
+    kernel: Annotated[
+        Literal["auto", "linear", "rbf"], typer.Option("--kernel", help="Linear or RBF scores.")
+    ] = "auto",
+    decision: Annotated[
+        Literal["exact_match", "hamming", "f1", "jaccard"],
+        typer.Option("--decision", help="What predictions are to do best: whole sets, single labels, F1, Jaccard."),
+    ] = "exact_match",
+    folds: Annotated[int, typer.Option("--folds", min=2, help="Folds of the cross validation.")] = 5,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the folds.")] = 0,
+    jobs: JobsOption = None,
+) -> None:
+    """Fit a model to a data file and save it.
+
+    Kernel, C, gamma and label space are chosen by cross validation. An existing model file is replaced once the new
+    one is complete; any other existing file is refused.
+
+    Example: `mlrh fit songs.csv --labels happy,sad,calm --output songs.mlrh`
+    """
+    console = Console(stderr=True)
+    chosen = chosen_labels(labels)
+    target = _model_file(file, output, labels or [])
+    from mlrh.automatic import choose
+    from mlrh.persistence import save
+
+    with warnings_as_notes(console):
+        data = read_data(file, chosen, format).without(ignore or ())
+    console.print(facts({"data": described_data(data)}), highlight=False)
+    with progress_bar(console) as report:
+        model = choose(
+            data,
+            label_space=label_space,
+            kernel=kernel,
+            decision=decision,
+            n_folds=folds,
+            seed=seed,
+            n_jobs=jobs,
+            report=report,
+        )
+    save(model, target)
+    _tell(console, model)
+    _advise(console, file, labels)
+    say(console, f"Saved: {target}")
+
+
+def _model_file(file, output, labels):
+    """Where to save; refused before anything is computed."""
+    from mlrh.data._sources import parts_of
+
+    if output is not None and str(output) == "-":
+        raise ValueError("A model can't be written to standard output; give the name of a file with --output.")
+    if output is None and file == "-":
+        raise ValueError("A model of standard input needs a name; give it with --output.")
+    target = output or Path(f"{parts_of(Path(file).name)[0]}.mlrh")
+    check_output(str(target), [file, *labels])
+    if target.exists() and target.stat().st_size and not _is_model_file(target):
+        raise ValueError(f"{target} exists and is not a model file; remove it or choose another name with --output.")
+    return target
+
+
+def _is_model_file(path):
+    from mlrh.persistence import HEADER
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return HEADER in archive.namelist()
+    except zipfile.BadZipFile:
+        return False
+
+
+def _tell(console, model):
+    settings = model.settings
+    console.print(facts(described_choice(model)), highlight=False)
+    for note in settings["notes"]:
+        say(console, f"Note: {note}")
+    console.print(f"\nCross validation, {settings['n_folds']} folds:", highlight=False)
+    console.print(spread_table(model.validation), highlight=False)
+
+
+def _advise(console, file, labels):
+    shown = "FILE" if file == "-" else file
+    options = " --labels ..." if labels else ""
+    say(console, "\nThe settings were chosen by the same folds, so this is slightly optimistic.")
+    say(console, f"For an estimate that isn't: mlrh compare {shown}{options}\n")
+
 
 MAX_TOP = 1000
 CELLS_PER_CHUNK = 2**20  # of the label sets that are in memory at once
@@ -184,3 +298,65 @@ def _records(model, start, sets, log_probs, marginals, top):
                 "probability": float(probabilities[row, rank]),
                 **also,
             }
+
+
+def tag(
+    model_file: Annotated[Path, typer.Argument(metavar="MODEL", help="Model file that `mlrh fit` saved.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="ROWS", help="Data file (ARFF, LIBSVM, CSV, Parquet; also .gz), or - for standard input."
+        ),
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="CSV file of what was decided; default: beside the data file, its stem + -confirmed.csv.",
+            show_default=False,
+        ),
+    ] = None,
+    format: FormatOption = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page; 0 is any free one.")] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
+) -> None:
+    """Go through rows on a page: confirm or reject labels and see the others move.
+
+    The page is for this machine, and for who knows its address, which holds a token. Every click is saved at once, as 1
+    (present), 0 (absent) or nothing (nobody looked) in the columns of the labels; the column row counts from 1. The
+    same command goes on from an existing file, unless that is about other rows. Label columns that the rows may have
+    are ignored. Ctrl-C ends it.
+
+    Example: `mlrh tag songs.mlrh new.csv --output confirmed.csv`
+    """
+    console = Console(stderr=True)
+    target = _decisions_file(file, output)
+    check_output(target, [str(model_file), file])
+    from mlrh.web._server import make_session, run_page
+
+    with warnings_as_notes(console):
+        model = load_model(model_file)
+        data = read_rows(file, model, format)
+        session, about = make_session(model, data, output=target)
+    try:
+        run_page(session, about, port=port, open_browser=browser, tell=lambda sentence: say(console, sentence))
+    except KeyboardInterrupt:
+        is_kept = Path(target).exists()
+        say(
+            console,
+            f"Stopped; what was decided is in {target}, and the same command goes on from there."
+            if is_kept
+            else "Stopped; nothing was decided.",
+        )
+        raise
+
+
+def _decisions_file(file, output):
+    from mlrh.data._sources import parts_of
+
+    if output == "-":
+        raise ValueError("Decisions are saved with every click, so they need a file; give its name with --output.")
+    if output is None and file == "-":
+        raise ValueError("Decisions about standard input need a file; give its name with --output.")
+    return output or str(Path(file).parent / f"{parts_of(Path(file).name)[0]}-confirmed.csv")

@@ -1,15 +1,19 @@
 """The methods that are compared, each with its grid: from training rows to predictions for test rows.
 
 Every hyperparameter is chosen by inner cross validation on the training rows, by exact match. A family is one search
-that serves several methods: winner-take-all and marginals are two decisions of the same fits.
+that serves several methods: winner-take-all and marginals are two decisions of the same fits. At the end the three
+programs for multiclass logistic regression of the paper's Table 5.
 """
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from scipy.special import log_softmax
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -20,27 +24,12 @@ from sklearn.multioutput import ClassifierChain
 from sklearn.svm import SVC
 
 from mlrh import decisions
+from mlrh.automatic import DecisionScorer
 from mlrh.baselines import LabelPowerset, MLkNN, OrConstant, chain_set_log_proba, independent_set_log_proba
 from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
+from mlrh.estimators._grids import SEARCH_TOL
 from mlrh.estimators.cv import best_index, validation_scores
 from mlrh.estimators.kernel import gamma_scale
-
-# Fixed before the first run. gamma is in units of 1 / (n_features * variance of the scaled training features).
-GRIDS: dict[str, dict[str, Any]] = {
-    "quick": {
-        "rbf": {"C": (1.0, 10.0, 100.0), "gamma": (0.3, 1.0)},
-        "linear": {"C": (0.01, 0.1, 1.0, 10.0)},
-        "forest": {"n_estimators": 200, "min_samples_leaf": (1, 3)},
-        "neighbours": {"n_neighbors": (5, 10, 20)},
-    },
-    "full": {
-        "rbf": {"C": (0.3, 3.0, 30.0, 300.0), "gamma": (0.1, 0.3, 1.0, 3.0)},
-        "linear": {"C": (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)},
-        "forest": {"n_estimators": 200, "min_samples_leaf": (1, 3)},
-        "neighbours": {"n_neighbors": (5, 10, 15, 20, 30)},
-    },
-}
-SEARCH_TOL = 1e-5  # of the fits that only serve to choose; the final fit has the default
 
 
 @dataclass(frozen=True)
@@ -122,23 +111,13 @@ def _chosen_by_path(estimator, rows, grid, names):
         Cs=grid["C"],
         settings=[{"gamma": gamma * rows.gamma_unit} for gamma in gammas] if gammas else ({},),
         splits=rows.inner,
-        scorers=[_ExactMatch(name) for name in names],
+        scorers=[DecisionScorer(name, "exact_match") for name in names],
     )
     chosen = []
     for of_decision in scores:
         gamma, C = best_index(of_decision)
         chosen.append({"C": grid["C"][C]} | ({"gamma": gammas[gamma]} if gammas else {}))
     return chosen
-
-
-@dataclass(frozen=True)
-class _ExactMatch:
-    """Scorer: share of rows whose set is right under a decision."""
-
-    decision: str
-
-    def __call__(self, model, X, Y):
-        return float((_decided(model, X, self.decision)[1] == Y).all(axis=1).mean())
 
 
 def _absolute(setting, rows):
@@ -302,3 +281,51 @@ FAMILIES = {
         cost=0.5,
     ),
 }
+
+
+MAX_ITER = {"mm": 100, "scikit-learn": 100, "statsmodels": 100}
+PROGRAM_NAMES = {"mm": "MM algorithm", "scikit-learn": "Scikit-learn", "statsmodels": "Statsmodels"}
+
+
+def _by_mm(X, y, max_iter):
+    """The paper's algorithm with its own step, twice the safe one."""
+    model = MLRHClassifier(C=np.inf, solver="mm", mm_step="paper", max_iter=max_iter, n_jobs=1).fit(X, y)
+    return model.coef_.T, model.intercept_, model.n_iter_
+
+
+def _by_scikit_learn(X, y, max_iter):
+    model = LogisticRegression(C=np.inf, max_iter=max_iter).fit(X, y)
+    return model.coef_.T, model.intercept_, int(model.n_iter_.max())
+
+
+def _by_statsmodels(X, y, max_iter):
+    """MNLogit by BFGS: its default, Newton's method, meets a singular matrix on separable rows."""
+    from statsmodels.discrete.discrete_model import MNLogit  # an optional extra
+
+    steps: list = []
+    model = MNLogit(y, np.column_stack([np.ones(len(X)), X]))
+    fitted = model.fit(method="bfgs", maxiter=max_iter, disp=False, callback=steps.append)
+    parameters = np.column_stack([np.zeros(1 + X.shape[1]), np.asarray(fitted.params)])
+    return parameters[1:], parameters[0], len(steps)
+
+
+PROGRAMS = {"mm": _by_mm, "scikit-learn": _by_scikit_learn, "statsmodels": _by_statsmodels}
+
+
+def available_programs() -> list[str]:
+    """The programs that are installed."""
+    return [program for program in PROGRAMS if program != "statsmodels" or find_spec("statsmodels")]
+
+
+def measure_program(program, X, y, X_test, y_test) -> dict[str, float]:
+    """Accuracy on the test rows, log-loss of the training rows and iterations of a program on classes 0, 1, ...."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # that there may be no convergence is known beforehand
+        coef, intercept, n_iter = PROGRAMS[program](X, y, MAX_ITER[program])
+    log_prob = log_softmax(X @ coef + intercept, axis=1)[np.arange(len(y)), y]
+    predicted = (X_test @ coef + intercept).argmax(axis=1)
+    return {
+        "accuracy": float((predicted == y_test).mean()),
+        "train_log_loss": -float(log_prob.mean()),
+        "n_iter": n_iter,
+    }

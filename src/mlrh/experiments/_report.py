@@ -22,8 +22,8 @@ from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from mlrh.experiments.style import page_css
-from mlrh.experiments.svg import printable
+from mlrh._style import page_css
+from mlrh.experiments._plots import printable
 
 PAGE = "report.html"
 
