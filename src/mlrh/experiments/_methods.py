@@ -8,7 +8,7 @@ programs for multiclass logistic regression of the paper's Table 5.
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,7 +18,7 @@ from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.model_selection import GridSearchCV, ParameterGrid
+from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain
 from sklearn.svm import SVC
@@ -73,11 +73,11 @@ class Family:
     names: tuple[str, ...]
     grid: str
     outcomes: Callable[..., Mapping[str, Outcome]]
-    cost: float = field(default=1.0)  # how long it takes, roughly; long ones start first
+    cost: float  # how long it takes, roughly; long ones start first
 
 
-def _mlrh(estimator, by_name):
-    """Outcomes of an MLRH classifier under several decisions {method name: decision}."""
+def _mlrh(grid_name, estimator, by_name, cost=1.0):
+    """Family of an MLRH classifier under several decisions {method name: decision}."""
 
     def outcomes(rows, grid, settings=None):
         chosen = settings or _chosen_by_path(estimator, rows, grid, list(by_name.values()))
@@ -93,7 +93,7 @@ def _mlrh(estimator, by_name):
             result[name] = Outcome(predicted, log_prob, log_confidence, setting, fit_seconds, predict_seconds)
         return result
 
-    return outcomes
+    return Family(tuple(by_name), grid_name, outcomes, cost)
 
 
 def _decided(model, X, decision):
@@ -125,8 +125,8 @@ def _absolute(setting, rows):
     return setting | ({"gamma": setting["gamma"] * rows.gamma_unit} if "gamma" in setting else {})
 
 
-def _svm(name, wrap):
-    """Outcomes of support vector machines behind a wrapper such as OneVsRestClassifier."""
+def _svm(name, wrap, cost):
+    """Family of support vector machines behind a wrapper such as OneVsRestClassifier."""
 
     def outcomes(rows, grid, settings=None):
         setting = settings[0] if settings else _chosen_svm(wrap, rows, grid)
@@ -134,7 +134,7 @@ def _svm(name, wrap):
         predicted, predict_seconds = _timed(model.predict, rows.X_test)
         return {name: Outcome(np.asarray(predicted), None, None, setting, fit_seconds, predict_seconds)}
 
-    return outcomes
+    return Family((name,), "rbf", outcomes, cost)
 
 
 def _chosen_svm(wrap, rows, grid):
@@ -156,41 +156,33 @@ def svm_scores(wrap, X, Y, split, grid, unit) -> np.ndarray:
     return scores
 
 
-def _searched(name, make, grid_of, log_prob_of):
-    """Outcomes of an estimator whose parameters GridSearchCV chooses."""
+def _searched(name, grid_name, estimator, parameter, log_prob_of, *, seeded=(), cost=1.0):
+    """Family of an estimator one of whose parameters GridSearchCV chooses; `seeded` ones are set to the rows' seed.
+
+    What else the grid has is a fixed parameter beside the chosen one.
+    """
+    prefix, _, own = parameter.rpartition("__")
+    prefix = f"{prefix}__" if prefix else ""
 
     def outcomes(rows, grid, settings=None):
-        estimator, candidates = make(grid, rows.seed), grid_of(grid)
-        if settings:
-            setting = settings[0]
-        elif len(ParameterGrid(candidates)) == 1:
-            setting = ParameterGrid(candidates)[0]
-        else:
-            search = GridSearchCV(estimator, candidates, cv=rows.inner, scoring="accuracy", refit=False)
+        fixed = {prefix + other: value for other, value in grid.items() if other != own}
+        model = clone(estimator).set_params(**fixed, **dict.fromkeys(seeded, rows.seed))
+        setting = settings[0] if settings else {parameter: grid[own][0]}
+        if not settings and len(grid[own]) > 1:
+            search = GridSearchCV(model, {parameter: grid[own]}, cv=rows.inner, scoring="accuracy", refit=False)
             setting = search.fit(rows.X, rows.Y).best_params_
-        model, fit_seconds = _timed(clone(estimator).set_params(**setting).fit, rows.X, rows.Y)
+        model, fit_seconds = _timed(clone(model).set_params(**setting).fit, rows.X, rows.Y)
         predicted, predict_seconds = _timed(model.predict, rows.X_test)
         predicted = np.asarray(predicted).astype(np.int8)
-        log_prob, log_confidence = (
-            log_prob_of(model, rows.X_test, rows.Y_test),
-            log_prob_of(model, rows.X_test, predicted),
-        )
-        plain = {parameter.rsplit("__", 1)[-1]: value for parameter, value in setting.items()}
+        log_prob, log_confidence = (log_prob_of(model, rows.X_test, Y) for Y in (rows.Y_test, predicted))
+        plain = {name.rpartition("__")[2]: value for name, value in setting.items()}
         return {name: Outcome(predicted, log_prob, log_confidence, plain, fit_seconds, predict_seconds)}
 
-    return outcomes
+    return Family((name,), grid_name, outcomes, cost)
 
 
 def _of_independent_labels(model, X, Y):
     return independent_set_log_proba(model.predict_proba(X), Y)
-
-
-def _of_powerset(model, X, Y):
-    return model.set_log_proba(X, Y)
-
-
-def _logistic():
-    return LogisticRegression(max_iter=2000)
 
 
 def _timed(function, *arguments):
@@ -199,87 +191,40 @@ def _timed(function, *arguments):
     return result, time.perf_counter() - begin
 
 
+_LOGISTIC = LogisticRegression(max_iter=2000)
 FAMILIES = {
-    "mlrh-rbf": Family(
-        ("MLRH-WTA (RBF)", "MLRH-MP (RBF)"),
-        "rbf",
-        _mlrh(KernelMLRHClassifier(n_jobs=1), {"MLRH-WTA (RBF)": "exact_match", "MLRH-MP (RBF)": "hamming"}),
-        cost=4,
+    "mlrh-rbf": _mlrh(
+        "rbf", KernelMLRHClassifier(n_jobs=1), {"MLRH-WTA (RBF)": "exact_match", "MLRH-MP (RBF)": "hamming"}, cost=4
     ),
-    "mlrh-rbf-observed": Family(
-        ("MLRH-WTA (RBF, observed)", "MLRH-MP (RBF, observed)"),
+    "mlrh-rbf-observed": _mlrh(
         "rbf",
-        _mlrh(
-            KernelMLRHClassifier(label_space="observed", n_jobs=1),
-            {"MLRH-WTA (RBF, observed)": "exact_match", "MLRH-MP (RBF, observed)": "hamming"},
-        ),
+        KernelMLRHClassifier(label_space="observed", n_jobs=1),
+        {"MLRH-WTA (RBF, observed)": "exact_match", "MLRH-MP (RBF, observed)": "hamming"},
         cost=5,
     ),
-    "mlrh-linear": Family(
-        ("MLRH-WTA (linear)",),
-        "linear",
-        _mlrh(MLRHClassifier(n_jobs=1), {"MLRH-WTA (linear)": "exact_match"}),
+    "mlrh-linear": _mlrh("linear", MLRHClassifier(n_jobs=1), {"MLRH-WTA (linear)": "exact_match"}),
+    "mlrh-linear-observed": _mlrh(
+        "linear", MLRHClassifier(label_space="observed", n_jobs=1), {"MLRH-WTA (linear, observed)": "exact_match"}
     ),
-    "mlrh-linear-observed": Family(
-        ("MLRH-WTA (linear, observed)",),
-        "linear",
-        _mlrh(MLRHClassifier(label_space="observed", n_jobs=1), {"MLRH-WTA (linear, observed)": "exact_match"}),
+    "br-svm": _svm("BR-SVM (RBF)", OneVsRestClassifier, cost=3),
+    "lp-svm": _svm("LP-SVM (RBF)", LabelPowerset, cost=2),
+    "lp-lr": _searched(
+        "LP-LR", "linear", LabelPowerset(_LOGISTIC), "estimator__C", LabelPowerset.set_log_proba, cost=3
     ),
-    "br-svm": Family(("BR-SVM (RBF)",), "rbf", _svm("BR-SVM (RBF)", OneVsRestClassifier), cost=3),
-    "lp-svm": Family(("LP-SVM (RBF)",), "rbf", _svm("LP-SVM (RBF)", LabelPowerset), cost=2),
-    "lp-lr": Family(
-        ("LP-LR",),
-        "linear",
-        _searched(
-            "LP-LR",
-            lambda grid, seed: LabelPowerset(_logistic()),
-            lambda grid: {"estimator__C": grid["C"]},
-            _of_powerset,
-        ),
-        cost=3,
+    "br-lr": _searched("BR-LR", "linear", OneVsRestClassifier(_LOGISTIC), "estimator__C", _of_independent_labels),
+    "cc-lr": _searched(
+        "CC-LR", "linear", ClassifierChain(OrConstant(_LOGISTIC)), "estimator__estimator__C", chain_set_log_proba
     ),
-    "br-lr": Family(
-        ("BR-LR",),
-        "linear",
-        _searched(
-            "BR-LR",
-            lambda grid, seed: OneVsRestClassifier(_logistic()),
-            lambda grid: {"estimator__C": grid["C"]},
-            _of_independent_labels,
-        ),
-    ),
-    "cc-lr": Family(
-        ("CC-LR",),
-        "linear",
-        _searched(
-            "CC-LR",
-            lambda grid, seed: ClassifierChain(OrConstant(_logistic())),
-            lambda grid: {"estimator__estimator__C": grid["C"]},
-            chain_set_log_proba,
-        ),
-    ),
-    "lp-rf": Family(
-        ("LP-RF",),
+    "lp-rf": _searched(
+        "LP-RF",
         "forest",
-        _searched(
-            "LP-RF",
-            lambda grid, seed: LabelPowerset(RandomForestClassifier(grid["n_estimators"], random_state=seed)),
-            lambda grid: {"estimator__min_samples_leaf": grid["min_samples_leaf"]},
-            _of_powerset,
-        ),
+        LabelPowerset(RandomForestClassifier()),
+        "estimator__min_samples_leaf",
+        LabelPowerset.set_log_proba,
+        seeded=["estimator__random_state"],
         cost=2,
     ),
-    "ml-knn": Family(
-        ("ML-kNN",),
-        "neighbours",
-        _searched(
-            "ML-kNN",
-            lambda grid, seed: MLkNN(),
-            lambda grid: {"n_neighbors": grid["n_neighbors"]},
-            _of_independent_labels,
-        ),
-        cost=0.5,
-    ),
+    "ml-knn": _searched("ML-kNN", "neighbours", MLkNN(), "n_neighbors", _of_independent_labels, cost=0.5),
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from sklearn.preprocessing import StandardScaler
 
 from mlrh._indicators import UNKNOWN, as_known
 from mlrh.spaces import LabelSetDistribution
@@ -366,26 +367,6 @@ class Features:
 
 
 def _moments(X):
-    """Mean and standard deviation of each column over what is not missing."""
-    n_rows = X.shape[0]
-    if sparse.issparse(X):
-        missing = np.isnan(X.data)
-        n_there = n_rows - np.bincount(X.indices[missing], minlength=X.shape[1])
-        filled = X.copy()
-        filled.data[missing] = 0.0
-        squares = filled.copy()
-        squares.data **= 2
-        n_there = np.maximum(n_there, 1)
-        mean = np.asarray(filled.sum(axis=0)).ravel() / n_there
-        square = np.asarray(squares.sum(axis=0)).ravel() / n_there
-        return mean, _root(square - mean**2, square)
-    there = ~np.isnan(X)
-    n_there = np.maximum(there.sum(axis=0), 1)
-    mean = np.where(there, X, 0.0).sum(axis=0) / n_there
-    centred = np.where(there, X - mean, 0.0)
-    return mean, _root((centred**2).sum(axis=0) / n_there, mean**2)
-
-
-def _root(variance, scale):
-    """Standard deviations; 0 where the variance is a rounding error of the scale."""
-    return np.sqrt(np.where(variance > 1e-12 * scale, variance, 0.0))
+    """Mean and standard deviation of each column over what is not missing; 0 where it is a rounding error."""
+    found = StandardScaler(with_mean=False).fit(X)  # the mean is found all the same, and sparse rows stay sparse
+    return found.mean_, np.sqrt(np.where(found.var_ > 1e-12 * found.mean_**2, found.var_, 0.0))
