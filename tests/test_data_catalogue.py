@@ -142,22 +142,13 @@ def plain_rows(name, file):
 
 @needs_data
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_the_numbers_of_an_entry_are_those_of_its_files(name):
-    entry = CATALOGUE[name]
-    sizes = np.concatenate([plain_rows(name, file) for file in entry.files["all"]])
-    assert len(sizes) == entry.n_samples
-    assert round(sizes.mean(), 3) == entry.cardinality
-    assert sizes.max() == entry.max_labels
-
-
-@needs_data
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_a_loaded_set_has_the_size_of_its_entry_and_the_label_sets_of_its_files(name):
+def test_a_loaded_set_has_the_numbers_of_its_entry_and_the_label_sets_of_its_files(name):
     entry, data = CATALOGUE[name], load(name)
     assert data.X.shape == (entry.n_samples, entry.n_features) and data.Y.shape == (entry.n_samples, entry.n_labels)
     assert data.name == name
     sizes = np.concatenate([plain_rows(name, file) for file in entry.files["all"]])
     assert np.array_equal(data.Y.sum(axis=1, dtype=int), sizes)
+    assert (round(sizes.mean(), 3), sizes.max()) == (entry.cardinality, entry.max_labels)
 
 
 @needs_data

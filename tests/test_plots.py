@@ -226,23 +226,6 @@ def test_a_name_too_long_for_its_two_lines_keeps_its_beginning_and_its_end():
     assert first.startswith("startq") and "…" in second and second.endswith("qend")
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: spread([]), "rows must hold at least one entry to plot; got none."),
-        (lambda: reliability_plot([("m", [])] * 5, title="t"), "series must hold at most 4 entries .* got 5"),
-        (lambda: reliability_plot([("m", [(1.5, 0.5, 2)])], title="t"), r"must lie between 0 and 1; got \(1.5, 0.5\)"),
-        (lambda: reliability_plot([("m", [(0.5, 0.5, -2)])], title="t"), "Counts of 'm' must be finite .* got -2"),
-        (lambda: size_plot([1, 2], [("m", [1.0])], title="t"), "must be one for each of the 2 sizes; got 1"),
-        (lambda: size_plot([1], [("m", [math.nan])], title="t"), "Shares of 'm' must lie between 0 and 1; got nan"),
-        (lambda: descent_plot([], title="t"), "series must hold at least one entry to plot; got none."),
-    ],
-)
-def test_what_cannot_be_drawn_is_an_error_of_one_sentence(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 def linear_rgb(colour):
     channels = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)

@@ -301,20 +301,6 @@ def test_a_reader_sees_the_old_or_the_new_report_at_every_moment(tmp_path, monke
     assert all(text in {m for m, _ in allowed} and html in {h for _, h in allowed} for text, html in seen)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: Table("T", (), ()), "Table 'T' must have at least one column; got none."),
-        (lambda: Table("T", ("a", "b"), (("1", "2"), ("3",))), "Row 2 of table 'T' must have 2 cells.* got 1"),
-        (lambda: Figure("<svg><b></svg>", ""), "The svg of a figure must be one XML element; got '<svg><b></svg>'"),
-        (lambda: Figure("<p/>", ""), "The svg of a figure must be one <svg> element; got <p>."),
-    ],
-)
-def test_parts_that_cannot_be_shown_are_an_error_of_one_sentence(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 def test_an_empty_report_is_a_page_all_the_same():
     empty = Report("", (), ())
     assert not Page(to_html(empty)).open and to_markdown(empty).startswith("#") and terminal(empty) == "\n"

@@ -121,6 +121,7 @@ def end_soon(pids):
     return not any(map(is_running, pids))
 
 
+@pytest.mark.slow
 def test_a_comparison_killed_twice_goes_on_and_repeats_nothing(tmp_path):
     write(small_dataset(n_samples=200).data, tmp_path / "songs.arff")
     records = tmp_path / "out" / "records.jsonl"

@@ -37,8 +37,8 @@ from mlrh.spaces._kernels.expected_metrics import metric_function
 MAX_RBF_ROWS = 3000  # to try an RBF kernel unasked: its cost grows with the cube of the rows
 MAX_SPARSE_RBF_ROWS = 1000  # sparse rows have many features, where a linear model is hard to beat
 MAX_ASKED_RBF_ROWS = 10_000  # a kernel matrix of 0.8 GB, of which a fit holds several
-MAX_SETS = 2000  # to try the observed space unasked: it costs one product per set, and so many are mostly seen once
-SERIAL_SECONDS = 20.0  # computed before processes are started, which alone takes several seconds
+MAX_SETS = 2000  # to try the observed space unasked: it costs one product per set, and of more sets most occur once
+SERIAL_SECONDS = 20.0  # of computing here before processes are started: their start takes several seconds
 
 LABEL_SPACES = ("auto", "cardinality", "observed")
 KERNELS = ("auto", "linear", "rbf")
@@ -73,7 +73,7 @@ class Model:
     validation: dict
 
     def __post_init__(self):
-        # A model file says what the parts are; what isn't a model must not get as far as predict.
+        # A model file names its parts: wrong ones must fail when it is loaded, not in predict.
         is_model = (
             isinstance(self.schema, Schema)
             and isinstance(self.classifier, MLRHBase)
@@ -320,7 +320,7 @@ class _Runner:
         self._report(self._done, self._total, text)
 
     def _warm_up(self, task):
-        """Do the like of the task with a few rows: a first fit may compile, which says nothing about the next ones."""
+        """Run a task of the same form on a few rows: a first fit may compile, and that time must not count."""
         candidate = task.candidate
         form = type(task), candidate.kernel, candidate.label_space, candidate.size_bias
         if self._n_jobs is None and cpu_count() > 1 and form not in self._warm:
@@ -362,7 +362,7 @@ class DecisionScorer:
 
 
 def _targets(Y):
-    """Y as the classifiers take it: a dense matrix of one column would mean two classes, a sparse one means a label."""
+    """Y as the classifiers take it: to them a dense column is two classes, and a sparse one is one label."""
     return sparse.csr_array(Y) if Y.shape[1] == 1 else Y
 
 
@@ -374,7 +374,7 @@ def _best(paths, scores):
     """The candidate, with its C, of the best mean score over the folds; the first of equals."""
     best, best_score = None, -np.inf
     for candidate, own in groupby(zip(paths, scores, strict=True), key=lambda pair: pair[0].candidate):
-        # Rounded: means of the same numbers in another order differ in the last digit, which must not beat simplicity.
+        # Rounded: sums in another order differ in the last digit, by which a less simple candidate could win.
         mean = np.array([score for _, score in own]).mean(axis=0).round(12)
         _, place = best_index(mean[None, None])
         if best is None or mean[place] > best_score:
@@ -422,7 +422,7 @@ def _with_names(text, data):
 def _candidates(data, spaces, kernels):
     """The candidates, simplest first."""
     sizes = np.count_nonzero(data.Y, axis=1)
-    # With two sizes or fewer the intercepts can take a bias per size over: it would be the same model twice.
+    # With two sizes or fewer, the intercepts can express a bias per size: it would be the same model twice.
     biases = (False, True) if np.ptp(sizes) > 1 else (False,)
     forms = [(space, bias) for space in spaces for bias in (biases if space == "cardinality" else (False,))]
     grids: dict[str, tuple] = {"linear": (LINEAR_C, (None,)), "rbf": (RBF_C, RBF_GAMMA)}

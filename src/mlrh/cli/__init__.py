@@ -9,6 +9,8 @@ from mlrh import __version__
 from mlrh.cli._experiments import compare, datasets, reproduce
 from mlrh.cli._models import evaluate, fit, predict, tag
 
+__all__ = ["app", "run"]
+
 app = typer.Typer(
     name="mlrh",
     no_args_is_help=True,
@@ -41,7 +43,7 @@ def run() -> int:
         return app(standalone_mode=False) or 0
     except typer.Abort:
         return 130
-    except BrokenPipeError:  # whoever reads our output has had enough
+    except BrokenPipeError:  # the reader of our output has gone
         sys.stdout = None
         return 1
     except Exception as error:

@@ -243,7 +243,7 @@ def evaluate(
 
 
 def _measured(model, data):
-    """The measures of the model; rows with labels that it doesn't know, which come after its own, can't be right."""
+    """The measures of the model; a row with labels that it doesn't know (they come after its own) is never right."""
     import numpy as np
 
     from mlrh import metrics

@@ -109,7 +109,7 @@ def joined(names: Iterable[str]) -> str:
 
 @contextmanager
 def quiet_if_closed() -> Iterator[Any]:
-    """Gives standard output; ends quietly a block that prints to a pipe whose reader has had enough (`| head`)."""
+    """Gives standard output; a block that prints to a pipe whose reader has gone (`| head`) ends quietly."""
     out = standard_output()
     try:
         yield out
@@ -190,7 +190,7 @@ SCALINGS = {"standard": "standardised", "max_abs": "divided by the largest magni
 
 
 def say(console: Console, text: str) -> None:
-    """Print a sentence as it is; a terminal, not we, breaks a long line, so that paths in it can be copied."""
+    """Print a sentence without breaking long lines, so that paths in it can be copied."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -35,7 +35,7 @@ from mlrh.data._sources import Source, load, parts_of, shown
 from mlrh.data.containers import DataError, MultilabelData, Schema
 
 CELLS_PER_CHUNK = 2**18
-IDENTIFIER_ROWS = 2  # of a string attribute: nominal ones are declared as such
+IDENTIFIER_ROWS = 2  # for string attributes; a nominal one would be declared with its values
 
 
 def read_arff(source: Source, choice: LabelChoice | None, schema: Schema | None = None) -> MultilabelData:
@@ -114,7 +114,7 @@ def _feature_encoder(attribute, source):
         return Numbers(plain)
     if attribute.kind == "string":
         return Nominal(plain)
-    # Two numbers are an amount or its absence; more of them are as often codes of a country or a place.
+    # Two numbers are a measurement or a flag; three or more are often codes, of a country say, and stay nominal.
     allowed = spelled_numbers(attribute.values) if len(attribute.values) <= 2 else None
     return Nominal(plain, attribute.values) if allowed is None else Numbers(plain, allowed)
 

@@ -18,8 +18,8 @@ from mlrh.data.containers import DataError, MultilabelData
 Plain = Callable[[str], str | None]
 HOW = "name the label columns or a MULAN XML file (--labels, or labels= in Python)"
 LABEL_WORDS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
-MAX_INDICATORS = 2**31  # cells of Y; more would take a machine down before they help anyone
-DECLARED_IDENTIFIER_ROWS = 20  # who declares a value for every row means an identifier, but a small file may do so too
+MAX_INDICATORS = 2**31  # cells of Y, 2 GiB; more is rather a number to predict than a list of labels
+DECLARED_IDENTIFIER_ROWS = 20  # with another declared value in each of so many rows; in fewer it may be chance
 
 
 class BadCellError(ValueError):
@@ -111,7 +111,7 @@ class Nominal(_Lookup):
     def __init__(self, plain: Plain, declared: Sequence[str] | None = None):
         super().__init__(plain)
         self.found = declared is None
-        # A value that no one declared can't be omitted either: it is missing.
+        # A cell that a sparse row omits is the first declared value; where none is declared it is missing.
         self.omitted = np.nan if declared is None else 0.0
         self._codes = {value: code for code, value in enumerate(declared or ())}
 
@@ -237,7 +237,7 @@ def described(X, Y, *, features, label_names, source, identifier_rows) -> Multil
     for column, (name, encoder) in enumerate(features):
         if isinstance(encoder, Ignored):
             continue
-        # Rows without labels are to be predicted: there a name may differ in every row and be a feature all the same.
+        # Rows without labels are to be predicted: there a feature of the model may have another value in every row.
         if label_names and identifier_rows and _identifies(encoder, X, column, identifier_rows):
             what = f"{source.where}: column {name!r} has another value in every row and was dropped as an identifier."
             warnings.warn(what, UserWarning, stacklevel=2)

@@ -37,7 +37,7 @@ SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?[ \t]*(?=[\r\n])', re.IGNORECASE)
 SAMPLED = 20  # records that decide about the delimiter
 IDENTIFIER_ROWS = 21  # fewer rows may have different values by chance
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", "-"})  # in lower case
-# A number as people write it, and as no one can read it for certain: 1,5E-05; 1.234,5; 1 234; 10%; $5.
+# Numbers as people write them, which could be read in two ways: 1,5E-05; 1.234,5; 1 234; 10%; $5.
 DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?")
 GROUPED = r"[0-9]{1,3}(?:[., '\u00a0\u202f][0-9]{3})+(?:[.,][0-9]+)?|[0-9]+(?:[.,][0-9]*)?|[.,][0-9]+"
 DRESSED = re.compile(rf"[$€£¥]?\s?[+-]?\s?[$€£¥]?\s?(?:{GROUPED})(?:[eE][+-]?[0-9]+)?\s?[%$€£¥]?")
@@ -51,20 +51,40 @@ def read_csv(source: Source, choice: LabelChoice | None, schema: Schema | None =
     """
     choice = required(choice, source)
     names, rows, lines = _records(source, None if schema is None else {*schema.feature_names, *choice.names})
-    labels = label_columns(choice, names, source)
     columns = list(zip(*rows, strict=True))
-    Y = np.empty((len(rows), len(labels)), np.int8)
-    for place, (column, name) in enumerate(labels):
-        Y[:, place], _ = _encoded(columns[column], label_cells, f"column {shown(name)}", lines, source)
+
+    def encoded(column, encode):
+        try:
+            return encode(columns[column])
+        except BadCellError as error:
+            what = f"column {shown(names[column])} {error}"
+            raise source.error(what, lines[error.position]) from error
+
+    return _data_set(
+        (len(rows), names),
+        lambda column: encoded(column, label_cells)[0],
+        lambda column: encoded(column, _encode_as(names[column], schema)),
+        choice=choice,
+        schema=schema,
+        source=source,
+    )
+
+
+def _data_set(shape, label, feature, *, choice, schema, source, left_out=()):
+    """The data set of a table: `label` gives the cells of a column as 0 and 1, `feature` its values and encoder."""
+    n_rows, names = shape
+    labels = label_columns(choice, names, source)
+    Y = np.empty((n_rows, len(labels)), np.int8)
+    for place, (column, _) in enumerate(labels):
+        Y[:, place] = label(column)
     taken = {column for column, _ in labels}
-    features = [column for column in range(len(names)) if column not in taken]
-    X, encoders = np.empty((len(rows), len(features))), []
-    for place, column in enumerate(features):
-        where = f"column {shown(names[column])}"
-        X[:, place], encoder = _encoded(columns[column], _encode_as(names[column], schema), where, lines, source)
-        encoders.append((names[column], encoder))
+    columns = [column for column in range(len(names)) if column not in taken and names[column] not in left_out]
+    X, features = np.empty((n_rows, len(columns))), []
+    for place, column in enumerate(columns):
+        X[:, place], encoder = feature(column)
+        features.append((names[column], encoder))
     label_names, identifier_rows = [name for _, name in labels], IDENTIFIER_ROWS if schema is None else None
-    return described(X, Y, features=encoders, label_names=label_names, source=source, identifier_rows=identifier_rows)
+    return described(X, Y, features=features, label_names=label_names, source=source, identifier_rows=identifier_rows)
 
 
 def csv_text(data: MultilabelData, where: Any) -> Iterator[str]:
@@ -189,13 +209,6 @@ def _present(cell):
     return cell if cell.strip() else None
 
 
-def _encoded(cells, encode, where, lines, source):
-    try:
-        return encode(cells)
-    except BadCellError as error:
-        raise source.error(f"{where} {error}", lines[error.position]) from error
-
-
 def label_cells(cells):
     """0 and 1 of a label column, and its encoder."""
     encoder = Labels(_present)
@@ -293,19 +306,16 @@ def read_parquet(source: Source, choice: LabelChoice | None, schema: Schema | No
     if not table.num_rows:
         raise source.error("has no rows.")
     names = table.column_names
-    labels = label_columns(choice, names, source)
-    Y = np.empty((table.num_rows, len(labels)), np.int8)
-    for place, (column, name) in enumerate(labels):
-        Y[:, place] = _arrow_labels(table.column(column), name, source)
-    taken = {column for column, _ in labels}
-    unwanted = _index_columns(table, choice, source) if wanted is None else set(names) - wanted
-    features = [column for column in range(len(names)) if column not in taken and names[column] not in unwanted]
-    X, encoders = np.empty((table.num_rows, len(features))), []
-    for place, column in enumerate(features):
-        X[:, place], encoder = _arrow_feature(table.column(column), names[column], source)
-        encoders.append((names[column], encoder))
-    label_names, identifier_rows = [name for _, name in labels], IDENTIFIER_ROWS if schema is None else None
-    return described(X, Y, features=encoders, label_names=label_names, source=source, identifier_rows=identifier_rows)
+    left_out = _index_columns(table, choice, source) if wanted is None else set(names) - wanted
+    return _data_set(
+        (table.num_rows, names),
+        lambda column: _arrow_labels(table.column(column), names[column], source),
+        lambda column: _arrow_feature(table.column(column), names[column], source),
+        choice=choice,
+        schema=schema,
+        source=source,
+        left_out=left_out,
+    )
 
 
 def write_parquet(data: MultilabelData, path: Path) -> None:

@@ -87,10 +87,7 @@ class MultilabelData:
         other way round. A nominal value the schema doesn't know becomes NaN. Labels stay as they are.
         """
         position = {name: column for column, name in enumerate(self.feature_names)}
-        absent = [name for name in schema.feature_names if name not in position]
-        if absent:
-            more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
-            raise DataError(f"{self.name} lacks {len(absent)} of the model's features: {', '.join(absent[:5])}{more}.")
+        _refuse_absent(schema, position, self.name)
         X = self.X[:, [position[name] for name in schema.feature_names]]
         for column, name in enumerate(schema.feature_names):
             own, wanted = self.categories.get(name), schema.categories.get(name)
@@ -102,6 +99,13 @@ class MultilabelData:
     def __repr__(self):
         n_samples, n_features = self.X.shape
         return f"MultilabelData({self.name!r}: {n_samples} rows, {n_features} features, {self.Y.shape[1]} labels)"
+
+
+def _refuse_absent(schema, names, who):
+    absent = [name for name in schema.feature_names if name not in names]
+    if absent:
+        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
+        raise DataError(f"{who} lacks {len(absent)} of the model's features: {', '.join(absent[:5])}{more}.")
 
 
 def _recoded(X, column, own, wanted, where):
@@ -133,7 +137,7 @@ def _numbers(values, own, where):
 
 
 def _codes_of_numbers(values, wanted, where):
-    """Codes of numbers among values that spell numbers; a column that is missing throughout has no type to conflict."""
+    """Codes of numbers among values that spell numbers; a column of missing values only fits any."""
     if np.isnan(values).all():
         return values
     spelled = {}
@@ -153,10 +157,7 @@ def from_frame(frame, schema: Schema) -> MultilabelData:
     A missing value, and a nominal value the schema doesn't know, become NaN. A column that is missing, or that holds
     text where the schema has numbers, is a DataError.
     """
-    absent = [name for name in schema.feature_names if name not in frame.columns]
-    if absent:
-        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
-        raise DataError(f"The DataFrame lacks {len(absent)} of the model's features: {', '.join(absent[:5])}{more}.")
+    _refuse_absent(schema, frame.columns, "The DataFrame")
     X = np.empty((len(frame), len(schema.feature_names)))
     for column, name in enumerate(schema.feature_names):
         values = schema.categories.get(name)

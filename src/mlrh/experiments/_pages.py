@@ -17,8 +17,8 @@ from mlrh.experiments._protocol import N_FOLDS, N_MULTICLASS_FOLDS
 from mlrh.experiments._report import Figure, Section, Table, escaped
 from mlrh.metrics import NAMES
 
-REFERENCE = "MLRH-WTA (RBF)"  # whom paired differences are held against
-COLUMNS = (  # title, metric, factor, decimals, whether higher is better (None: not a matter of better)
+REFERENCE = "MLRH-WTA (RBF)"  # paired differences are to this method
+COLUMNS = (  # title, metric, factor, decimals, whether higher is better (None: neither is)
     (f"{NAMES['exact_match']}, %", "exact_match", 100, 2, True),
     (NAMES["hamming_loss"], "hamming_loss", 1, 4, False),
     (NAMES["f1_example"], "f1_example", 1, 3, True),

@@ -34,7 +34,7 @@ def spread_plot(rows, *, title, axis, higher_is_better=True):
     title, axis : str
         What the plot shows, and the quantity on its axis.
     """
-    rows = [_spread_row(*row) for row in _at_least_one(rows, "rows")]
+    rows = [_spread_row(*row) for row in rows]
     best = _best([row.mean for row in rows], higher_is_better)
     gutter = min(190, max(_width(row.name) for row in rows)) + 2
     numbers = max(_width(_number(row.mean), bold=True) for row in rows)
@@ -67,7 +67,7 @@ def reliability_plot(series, *, title):
         count 0 are left out.
     title : str
     """
-    series = [(name, _counted(name, points)) for name, points in _at_least_one(series, "series", len(SHAPES))]
+    series = [(name, [point for point in points if point[2]]) for name, points in series]
     parts, top = _head(title, [(_line_sample(place), name) for place, (name, _) in enumerate(series)])
     parts.append(_text(MARGIN, top + 4, "share correct", fill="muted"))
     left, side = 48, WIDTH - 48 - 24
@@ -97,10 +97,6 @@ def size_plot(sizes, series, *, title):
         One share per size; the first is the truth, drawn grey, and up to four follow.
     title : str
     """
-    sizes = _at_least_one(sizes, "sizes")
-    series = _at_least_one(series, "series", len(SERIES) + 1)
-    for name, shares in series:
-        _check_shares(name, shares, len(sizes))
     colours = ("truth", *SERIES)
     parts, top = _head(title, [(_swatch(colours[place]), name) for place, (name, _) in enumerate(series)])
     parts.append(_text(MARGIN, top + 4, "share of rows", fill="muted"))
@@ -134,7 +130,6 @@ def descent_plot(series, *, title):
         Up to four; the objective at the start and after each iteration. Values that are not finite leave a gap.
     title : str
     """
-    series = _at_least_one(series, "series", len(SHAPES))
     best = min((v for _, values in series for v in values if math.isfinite(v)), default=0.0)
     excess = [[_log_excess(float(value), best) for value in values] for _, values in series]
     decades = _decades([v for values in excess for v in values if math.isfinite(v)])
@@ -159,15 +154,6 @@ def descent_plot(series, *, title):
 # Input
 
 
-def _at_least_one(items, what, most=None):
-    items = list(items)
-    if not items:
-        raise ValueError(f"{what} must hold at least one entry to plot; got none.")
-    if most is not None and len(items) > most:
-        raise ValueError(f"{what} must hold at most {most} entries to be told apart; got {len(items)}, make two plots.")
-    return items
-
-
 @dataclass(frozen=True)
 class _Row:
     name: str
@@ -187,25 +173,6 @@ def _best(means, higher_is_better):
     """The best mean as it is printed, so that equal print is equally bold; None where there is no mean."""
     means = [mean for mean in means if not math.isnan(mean)]
     return _number(max(means) if higher_is_better else min(means)) if means else None
-
-
-def _counted(name, points):
-    """The points of positive count, checked."""
-    points = [tuple(map(float, point)) for point in points]
-    for confidence, share, count in points:
-        if not 0 <= count < math.inf:
-            raise ValueError(f"Counts of {name!r} must be finite and not negative; got {count}.")
-        if count and not (-1e-9 <= confidence <= 1 + 1e-9 and -1e-9 <= share <= 1 + 1e-9):
-            raise ValueError(f"Points of {name!r} must lie between 0 and 1; got ({confidence}, {share}).")
-    return [(_clipped(confidence), _clipped(share), count) for confidence, share, count in points if count]
-
-
-def _check_shares(name, shares, n_sizes):
-    if len(shares) != n_sizes:
-        raise ValueError(f"Shares of {name!r} must be one for each of the {n_sizes} sizes; got {len(shares)}.")
-    for share in shares:
-        if not 0 <= share <= 1 + 1e-9:
-            raise ValueError(f"Shares of {name!r} must lie between 0 and 1; got {share}.")
 
 
 def _clipped(share):

@@ -13,7 +13,6 @@ from html import escape
 from itertools import count
 from pathlib import Path
 from uuid import uuid4
-from xml.etree import ElementTree
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -37,16 +36,6 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
 
-    def __post_init__(self):
-        if not self.columns:
-            raise ValueError(f"Table {self.title!r} must have at least one column; got none.")
-        for number, row in enumerate(self.rows, start=1):
-            if len(row) != len(self.columns):
-                raise ValueError(
-                    f"Row {number} of table {self.title!r} must have {len(self.columns)} cells, one for each column; "
-                    f"got {len(row)}, use empty cells."
-                )
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -54,14 +43,6 @@ class Figure:
 
     svg: str
     caption: str
-
-    def __post_init__(self):
-        try:
-            root = ElementTree.fromstring(self.svg).tag
-        except ElementTree.ParseError as error:
-            raise ValueError(f"The svg of a figure must be one XML element; got {self.svg[:40]!r}: {error}.") from error
-        if root.rpartition("}")[2] != "svg":
-            raise ValueError(f"The svg of a figure must be one <svg> element; got <{root}>.")
 
 
 @dataclass(frozen=True)

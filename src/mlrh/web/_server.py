@@ -2,9 +2,9 @@
 
 The page is for the person who started the program only: the server listens on 127.0.0.1, refuses requests under another
 host name (a foreign page whose name was made to point here), takes changes only as JSON from its own page (a foreign
-page can send other forms, and can't read answers), and tells of rows only who knows the token (others with an account
-on this machine can connect, too). The page has the token from its address and sends it in a header: a cookie would also
-go to the servers of others on this machine, as cookies know no ports.
+page can send other forms, and can't read answers), and answers about rows only where the request has the token (other
+users of this machine can connect, too). The page has the token from its address and sends it in a header: a cookie
+would also go to other servers on this machine, because cookies ignore ports.
 """
 
 import contextlib
@@ -187,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise RequestError(HTTPStatus.FORBIDDEN, what)
 
     def _check_origin(self):
-        """A browser names the page that sends a change; it must be ours, under the name it was asked for by."""
+        """A browser names the page that sends a change: it must be ours."""
         origin, own = self.headers.get("Origin"), f"http://{self.headers['Host']}"
         if origin is not None and origin.lower() != own.lower():
             what = f"Changes are taken from the page at {own} only; this one came from {origin[:60]!r}."
@@ -356,10 +356,9 @@ def _counted(n):
 
 @contextlib.contextmanager
 def _redirect(address):
-    """Gives the address of a file for this person's eyes that leads to the page.
+    """Gives the address of a private file that leads to the page.
 
-    Everybody on the machine can see the commands that run, and a browser is started by one, so the token may not be in
-    it.
+    Other users of the machine can see the command that starts the browser, so the token must not be in it.
     """
     with tempfile.TemporaryDirectory(prefix="mlrh-", ignore_cleanup_errors=True) as folder:
         page = Path(folder, "tag.html")
@@ -416,7 +415,7 @@ def _of_classifier(classifier, X, feature_names):
     # Two classes as y have one score, that of the second class.
     labels = classifier.classes_[-n_labels:]
     features = Features(X, [str(name) for name in names])
-    # It takes columns by their places, and their names may be left out the next time.
+    # The classifier knows columns by their place only, and names may be left out the next time.
     fingerprints = Fingerprints(X, [str(column) for column in range(n_features)])
     return _Parts(distribution, classifier, features, fingerprints, labels, "the rows")
 

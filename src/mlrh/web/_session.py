@@ -41,7 +41,7 @@ class Session:
     features : function of a row's index, optional
         Gives a list of dicts that describe the row; the session hands them on.
     keep : function of (row number, values of 1, 0 and NaN), optional
-        Called once the answer to a change is there, and before the change holds; if it raises, the change doesn't.
+        Called after the answer to a change is computed, before the change takes effect; if it raises, nothing changes.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Session:
     def decide(self, row: int, label: str, value: int | None, order: str = "file") -> dict[str, Any]:
         """The row after a label is said to be present (1), absent (0) or open (None).
 
-        What no set of the label space fits is a ValueError, and nothing changes.
+        A ValueError, and no change, if no set of the label space fits.
         """
         with self.lock:
             index, place = self._checked_row(row), self._checked_label(label)
@@ -192,7 +192,7 @@ class Session:
         }
 
     def _untouched_from(self, order, place):
-        """The first row at that place of the order or after it, then from its beginning, nobody has looked at."""
+        """The first row that nobody has looked at, from this place of the order on, and then from its start."""
         rows = np.roll(self._orders[order], -place)
         untouched = rows[~self._touched[rows]]
         return int(untouched[0]) + 1 if len(untouched) else None
@@ -206,7 +206,7 @@ class Session:
         ]
 
     def _brief(self, index, marginals, marginals_before, best):
-        """Labels to show at first, the most probable given nothing on top, so that no click moves a line."""
+        """Labels to show at first, by their probability before any decision, so that a click moves no line."""
         order = np.argsort(-marginals_before, kind="stable")
         matters = (self._known[index] != UNKNOWN) | (marginals >= LIKELY) | (best == 1)
         matters[order[:BRIEF]] = True

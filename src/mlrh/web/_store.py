@@ -22,7 +22,7 @@ from mlrh.data._sources import Source, load, parts_of, replacing, shown, told_if
 from mlrh.data.containers import DataError
 
 FINGERPRINT = "row_fingerprint"
-VALUES = {"1": 1.0, "0": 0.0, "": np.nan, "1.0": 1.0, "0.0": 0.0}  # with a decimal: as pandas writes them again
+VALUES = {"1": 1.0, "0": 0.0, "": np.nan, "1.0": 1.0, "0.0": 0.0}  # 1.0 and 0.0: pandas writes them so
 TEXTS = {1.0: "1", 0.0: "0"}
 
 
@@ -55,9 +55,8 @@ def known_of(path, n_rows: int, label_names: Sequence[str] | None = None) -> np.
 class Store:
     """A file of decisions that is replaced as a whole with every change, so that it is complete at any time.
 
-    A file that exists is gone on from, if it has the same labels and its rows have the same fingerprints. What another
-    program writes into it while this one runs is not overwritten; if it is removed, the next change writes it again,
-    with all that was in it.
+    An existing file is continued if it has the same labels and the same fingerprints of its rows. If another program
+    changes the file meanwhile, nothing is overwritten; if it is removed, the next change writes all of it again.
 
     Parameters
     ----------
@@ -102,7 +101,7 @@ class Store:
         self._lines = lines
 
     def _found(self, path, label_names):
-        """What the file says of rows whose fingerprints it has or lacks, but not of others."""
+        """What the file says; a DataError if it has another fingerprint for one of the rows."""
         if self._seen is None:
             return _Found(np.full((len(self._fingerprints), len(label_names)), np.nan), {})
         source = load(path)
