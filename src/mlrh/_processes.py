@@ -4,9 +4,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
@@ -14,7 +15,9 @@ from joblib import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
 
-def as_finished(work: Callable, tasks: Sequence, *, n_jobs: int) -> Iterator[tuple[int | None, Any, list[int]]]:
+def as_finished(
+    work: Callable, tasks: Sequence, *, n_jobs: int
+) -> Generator[tuple[int | None, Any, list[int]], None, None]:
     """(index of a finished task, its result, indices of running tasks) as it happens.
 
     The index is None where tasks have begun and none is finished yet. An exception of `work` is raised here. Where a
@@ -47,18 +50,28 @@ def _until_a_death(work, tasks, waiting, n_jobs):
     # So few are sent ahead that what is sent is what runs. A pool of one would be no process at all.
     options = {"batch_size": 1, "pre_dispatch": n_jobs, "return_as": "generator_unordered"}
     parallel = Parallel(max(n_jobs, 2), "loky", initializer=_begin_worker, initargs=(os.getpid(),), **options)
+    results: Any = None
     try:
         with _interrupts_delayed():
             results = parallel(begun(list(waiting)))
-        with closing(results):  # ends the workers if this generator is left early
-            yield None, None, list(running)
-            for place, result in results:
-                running.remove(place)
-                waiting.remove(place)
-                yield place, result, list(running)
+        yield None, None, list(running)
+        for place, result in results:
+            running.remove(place)
+            waiting.remove(place)
+            yield place, result, list(running)
     except BrokenProcessPool:
         return list(running)
+    finally:
+        if results is not None:
+            _end(results)
     return []
+
+
+def _end(results):
+    """End the workers, if they still compute: joblib would warn that this work is lost."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        results.close()
 
 
 def _in_worker(work, task, place):

@@ -6,6 +6,7 @@ Knows nothing of files or terminals; progress goes to a function that the caller
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -307,12 +308,13 @@ class _Runner:
             self.tell(str(task))
         n_here, rest = len(results), tasks[len(results) :]
         n_jobs = min(self._n_jobs or cpu_count(), len(rest))
-        for place, result, _ in as_finished(partial(_quietly, data), rest, n_jobs=n_jobs):
-            if isinstance(result, ChildProcessError):
-                raise ChildProcessError(f"A fit ({rest[place]}) failed: {result}; use fewer processes.")
-            if place is not None:
-                results[n_here + place] = result
-                self.tell(str(rest[place]))
+        with closing(as_finished(partial(_quietly, data), rest, n_jobs=n_jobs)) as events:
+            for place, result, _ in events:
+                if isinstance(result, ChildProcessError):
+                    raise ChildProcessError(f"A fit ({rest[place]}) failed: {result}; use fewer processes.")
+                if place is not None:
+                    results[n_here + place] = result
+                    self.tell(str(rest[place]))
         return [results[place] for place in range(len(tasks))]
 
     def tell(self, text):

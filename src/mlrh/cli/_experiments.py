@@ -119,9 +119,7 @@ def datasets(data_dir: DataDir = None) -> None:
         numbers = (entry.n_samples, entry.n_features, entry.n_labels)
         table.add_row(entry.name, *map(str, numbers), f"{entry.cardinality:.3f}", str(entry.max_labels), place)
     with quiet_if_closed():
-        Console(width=max(Console().width, 80)).print(
-            table
-        )  # a narrow terminal wraps lines, it cuts none
+        Console(width=max(Console().width, 80)).print(table)  # a narrow terminal wraps lines, it cuts none
 
 
 def _publish(page, folder):

@@ -5,6 +5,7 @@ Records are appended as they finish, so that a run that was stopped goes on wher
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -187,19 +188,20 @@ def run(
     waiting, took, failures = list(pending), {}, []
     work, items = partial(_outcome, profile), [(task, datasets[task.dataset]) for task in pending]
     n_jobs = min(n_jobs or joblib.cpu_count(), len(pending)) or 1
-    for place, outcome, running in as_finished(work, items, n_jobs=n_jobs):
-        task = None if place is None else pending[place]
-        failure = str(outcome) if isinstance(outcome, str | ChildProcessError) else ""
-        if task is not None:
-            waiting.remove(task)
-        if task is not None and failure:
-            where = f"{task.dataset}, seed {task.seed}, fold {task.fold}"
-            failures.append(f"{', '.join(task.methods)} on {where}: {failure}")
-        elif task is not None:
-            file.append(outcome)
-            took[task] = outcome[0]["task_seconds"]
-        left, n_done = _seconds_left(waiting, took, cost, n_jobs), len(tasks) - len(waiting)
-        report(Progress(n_done, len(tasks), tuple(pending[place] for place in running), left, task, failure))
+    with closing(as_finished(work, items, n_jobs=n_jobs)) as events:
+        for place, outcome, running in events:
+            task = None if place is None else pending[place]
+            failure = str(outcome) if isinstance(outcome, str | ChildProcessError) else ""
+            if task is not None:
+                waiting.remove(task)
+            if task is not None and failure:
+                where = f"{task.dataset}, seed {task.seed}, fold {task.fold}"
+                failures.append(f"{', '.join(task.methods)} on {where}: {failure}")
+            elif task is not None:
+                file.append(outcome)
+                took[task] = outcome[0]["task_seconds"]
+            left, n_done = _seconds_left(waiting, took, cost, n_jobs), len(tasks) - len(waiting)
+            report(Progress(n_done, len(tasks), tuple(pending[place] for place in running), left, task, failure))
     return failures
 
 
