@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from mlrh import decisions
 from mlrh._processes import as_finished
-from mlrh.data.containers import DataError, MultilabelData, Schema, from_frame
+from mlrh.data.containers import DataError, MultilabelData, Schema, from_frame, listed
 from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
 from mlrh.estimators._base import MLRHBase
 from mlrh.estimators._grids import LINEAR_C, RBF_C, RBF_GAMMA, SEARCH_TOL
@@ -415,9 +415,7 @@ def _with_names(text, data):
     for count, what, so in ((0, "No row has", "predict it"), (len(data.Y), "Every row has", "leave it out")):
         names = [name for name, own in zip(data.label_names, counts, strict=True) if own == count]
         if names:
-            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-            listed = f"{', '.join(names[:5])}{more}"
-            parts.append(f"{what} the label {listed}, so the model will hardly ever {so}.")
+            parts.append(f"{what} the label {listed(names)}, so the model will hardly ever {so}.")
     return " ".join(parts) if parts and text.startswith(UNDETERMINED) else text
 
 

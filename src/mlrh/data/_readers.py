@@ -17,7 +17,7 @@ from mlrh.data._columns import LabelChoice, refuse_repeats
 from mlrh.data._libsvm import libsvm_text, read_libsvm
 from mlrh.data._sources import Source, load, parts_of, shown, write_texts
 from mlrh.data._tables import csv_text, read_csv, read_parquet, write_parquet
-from mlrh.data.containers import DataError, MultilabelData, Schema
+from mlrh.data.containers import DataError, MultilabelData, Schema, listed
 
 FORMATS = ("arff", "libsvm", "csv", "parquet")
 READ_SUFFIXES = {
@@ -210,8 +210,7 @@ def _conformed(data, schema, source):
             value = f"{first:g}" if own is None else own[int(first)]
             told.append(f"column {shown(name)} in {len(lost)} of {len(after)} rows (first: {shown(value)})")
     if told:
-        more = f" and {len(told) - 5} more" if len(told) > 5 else ""
-        what = f"values that the model doesn't know count as missing: {', '.join(told[:5])}{more}."
+        what = f"values that the model doesn't know count as missing: {listed(told)}."
         warnings.warn(f"{source.where}: {what}", UserWarning, stacklevel=3)
     return conformed
 

@@ -15,6 +15,11 @@ class DataError(ValueError):
     """A data file or folder is not what it should be; the message says where and what to do."""
 
 
+def listed(names, most=5) -> str:
+    """The names for a message, those beyond `most` as a number."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 @dataclass(frozen=True)
 class Schema:
     """Names of columns and labels: what a file must offer so that a fitted model can be used on it.
@@ -104,8 +109,7 @@ class MultilabelData:
 def _refuse_absent(schema, names, who):
     absent = [name for name in schema.feature_names if name not in names]
     if absent:
-        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
-        raise DataError(f"{who} lacks {len(absent)} of the model's features: {', '.join(absent[:5])}{more}.")
+        raise DataError(f"{who} lacks {len(absent)} of the model's features: {listed(absent)}.")
 
 
 def _recoded(X, column, own, wanted, where):

@@ -44,11 +44,8 @@ def hidden_variables_section() -> Section:
 
 def multiclass_sections(records, n_seeds) -> Iterator[Section]:
     """Table 5, where there are records for it."""
-    if records:
-        yield _multiclass_section(records, n_seeds)
-
-
-def _multiclass_section(records, n_seeds):
+    if not records:
+        return
     rows = []
     for program, name in PROGRAM_NAMES.items():
         row = [name, str(MAX_ITER[program])]
@@ -69,7 +66,7 @@ def _multiclass_section(records, n_seeds):
         "MM takes the paper's step; scikit-learn is lbfgs; statsmodels is MNLogit by BFGS, since its default, Newton's "
         "method, meets singular matrices here.",
     )
-    return Section("Table 5: multiclass logistic regression", (), (Table("Table 5", columns, tuple(rows), notes),))
+    yield Section("Table 5: multiclass logistic regression", (), (Table("Table 5", columns, tuple(rows), notes),))
 
 
 def _mean_of(records, name, form):
@@ -253,11 +250,9 @@ def _size_figure(name, methods):
 
 def descent_sections(records) -> Iterator[Section]:
     """The objective by iteration for the solvers that have records, all on one data set."""
-    if records:
-        yield _descent_section(records[0]["dataset"], records)
-
-
-def _descent_section(name, records):
+    if not records:
+        return
+    name = records[0]["dataset"]
     series = [(record["method"], record["history"]) for record in records]
     svg = plots.descent_plot(series, title=f"objective by iteration: {name}")
     rows = tuple(
@@ -273,7 +268,7 @@ def _descent_section(name, records):
         "Solvers", ("", "iterations", "objective reached", "seconds"), rows, ("Iterations are capped at 500.",)
     )
     caption = f"Objective above the best value found, by iteration, on {escaped(name)}."
-    return Section("Objective by iteration", words, (table,), (Figure(svg, caption),))
+    yield Section("Objective by iteration", words, (table,), (Figure(svg, caption),))
 
 
 def missing(left, failures) -> tuple[str, ...]:

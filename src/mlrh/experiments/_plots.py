@@ -166,7 +166,7 @@ def _spread_row(name, values, published=None):
     values = [float(value) for value in values]
     # Each value is divided before the sum, which could overflow.
     mean = sum(value / len(values) for value in values) if values else math.nan
-    return _Row(_plain(name), values, mean, math.nan if published is None else float(published))
+    return _Row(one_line(name), values, mean, math.nan if published is None else float(published))
 
 
 def _best(means, higher_is_better):
@@ -287,12 +287,12 @@ def _head(title, legend):
     """Title and legend, and where the plot below them starts."""
     parts = []
     top = 20
-    for line in _wrapped(_plain(title), WIDTH - 2 * MARGIN, 3, bold=True):
+    for line in _wrapped(one_line(title), WIDTH - 2 * MARGIN, 3, bold=True):
         parts.append(_text(MARGIN, top, line, font_weight="bold"))
         top += LINE
     x, top = MARGIN, top + 8
     for draw, name in legend:
-        name = _fit(_plain(name), WIDTH - 2 * MARGIN - 34)
+        name = _fit(one_line(name), WIDTH - 2 * MARGIN - 34)
         wide = 34 + _width(name)
         if x > MARGIN and x + wide > WIDTH - MARGIN:
             x, top = MARGIN, top + LINE + 2
@@ -377,7 +377,7 @@ def _below(scale, y, text, fill="muted"):
 
 def _size_labels(sizes, across, y):
     """Labels under the groups of bars, as many as have room."""
-    labels = [_fit(_plain(size), 60) for size in sizes]
+    labels = [_fit(one_line(size), 60) for size in sizes]
     room = across(1) - across(0)
     every = math.ceil((max(map(_width, labels)) + 6) / room)
     return [
@@ -445,7 +445,7 @@ _UNPRINTABLE = re.compile(
 )
 
 
-def _plain(text):
+def one_line(text):
     """The text on one line, without what can't be drawn."""
     return printable(" ".join(str(text).split()))
 
@@ -471,7 +471,7 @@ def _em(character):
 
 def _fit(text, room, bold=False):
     """The text, with its middle left out where it is wider than the room."""
-    text = _plain(text)
+    text = one_line(text)
     if _width(text, bold) <= room:
         return text
     for kept in range(len(text) - 1, 0, -1):
@@ -500,8 +500,8 @@ def _number(value):
 
 
 def _document(title, names, height, parts):
-    title = _plain(title)
-    label = f"{title}: {', '.join(map(_plain, names))}"
+    title = one_line(title)
+    label = f"{title}: {', '.join(map(one_line, names))}"
     head = {"role": "img", "aria_label": label, "viewBox": f"0 0 {WIDTH} {_short(height)}"}
     font = {"font_family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "font_size": FONT}
     look = {"xmlns": "http://www.w3.org/2000/svg", "fill": colour("ink")}
@@ -509,7 +509,7 @@ def _document(title, names, height, parts):
 
 
 def _text(x, y, text, *, anchor="start", fill="ink", **look):
-    return _element("text", escape(_plain(text)), x=x, y=y, text_anchor=anchor, fill=colour(fill), **look)
+    return _element("text", escape(one_line(text)), x=x, y=y, text_anchor=anchor, fill=colour(fill), **look)
 
 
 def _line(x1, y1, x2, y2, **look):
@@ -517,7 +517,7 @@ def _line(x1, y1, x2, y2, **look):
 
 
 def _tip(text):
-    return _element("title", escape(_plain(text)))
+    return _element("title", escape(one_line(text)))
 
 
 def _moved(x, y):

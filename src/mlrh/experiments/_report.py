@@ -22,7 +22,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from mlrh._style import page_css
-from mlrh.experiments._plots import printable
+from mlrh.experiments._plots import one_line, printable
 
 PAGE = "report.html"
 
@@ -110,7 +110,7 @@ def to_markdown(report):
 
 def _markdown_heading(level, title):
     # Signs at the end would close the heading and vanish.
-    closed = re.sub(r"(#+)$", r"\\\1", _markdown_text(_one_line(title)))
+    closed = re.sub(r"(#+)$", r"\\\1", _markdown_text(one_line(title)))
     return f"{level} {closed}"
 
 
@@ -160,7 +160,7 @@ def _markdown_text(text):
 def to_html(report):
     """The report as one page that needs no other file, no network and no script."""
     anchors = _anchors(section.title for section in report.sections)
-    title = escape(_one_line(report.title))
+    title = escape(one_line(report.title))
     parts = [f"<header>\n<h1>{title}</h1>\n{_html_paragraphs(report.summary)}</header>\n"]
     parts += [_html_contents(report.sections, anchors), "<main>\n"]
     figures = 0
@@ -206,7 +206,7 @@ def _html_contents(sections, anchors):
     if len(sections) < 2:
         return ""
     items = [
-        f'<li><a href="#{anchor}">{escape(_one_line(section.title))}</a></li>\n'
+        f'<li><a href="#{anchor}">{escape(one_line(section.title))}</a></li>\n'
         for section, anchor in zip(sections, anchors, strict=True)
     ]
     return f'<nav aria-labelledby="contents">\n<h2 id="contents">Contents</h2>\n<ol>\n{"".join(items)}</ol>\n</nav>\n'
@@ -214,7 +214,7 @@ def _html_contents(sections, anchors):
 
 def _html_section(section, anchor, figures_before):
     """One section; figures are counted through the whole page."""
-    parts = [f'<section aria-labelledby="{anchor}">\n<h2 id="{anchor}">{escape(_one_line(section.title))}</h2>\n']
+    parts = [f'<section aria-labelledby="{anchor}">\n<h2 id="{anchor}">{escape(one_line(section.title))}</h2>\n']
     parts.append(_html_paragraphs(section.paragraphs))
     parts += map(_html_table, section.tables)
     if section.figures:
@@ -229,7 +229,7 @@ def _html_figure(figure, number):
 
 
 def _html_table(table):
-    title = escape(_one_line(table.title))
+    title = escape(one_line(table.title))
     heading = f"<h3>{title}</h3>\n" if title else ""
     names = [escape(_lines(name)).replace("\n", "<br>") for name in table.columns]
     head = _html_name(names[0], "col") + "".join(f'<th scope="col">{name}</th>' for name in names[1:])
@@ -269,12 +269,12 @@ def _html_paragraphs(paragraphs):
 
 def to_terminal(report, console):
     """None; the report is printed on the rich console, without its figures."""
-    console.print(Text(_one_line(report.title), style="bold"))
+    console.print(Text(one_line(report.title), style="bold"))
     for text in report.summary:
         _print_paragraph(text, console)
     for section in report.sections:
         console.print()
-        console.print(Rule(Text(_one_line(section.title), style="bold"), align="left", characters="─"))
+        console.print(Rule(Text(one_line(section.title), style="bold"), align="left", characters="─"))
         for text in section.paragraphs:
             _print_paragraph(text, console)
         for table in section.tables:
@@ -297,7 +297,7 @@ def _print_table(table, console):
     widths = [max(_rich_width(row[place]) for row in (head, *cells)) for place in range(len(head))]
     console.print()
     if table.title:
-        console.print(Text(_one_line(table.title), style="bold"))
+        console.print(Text(one_line(table.title), style="bold"))
     parts, widest = _column_parts(widths, console.width)
     for number, places in enumerate(parts):
         part = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -355,10 +355,6 @@ def _lines(text):
     return printable("\n".join(" ".join(line.split()) for line in str(text).strip().splitlines()))
 
 
-def _one_line(text):
-    return printable(" ".join(str(text).split()))
-
-
 def _cell(cell):
     """Text of a cell, and whether it is marked as the best."""
     text = _lines(cell)
@@ -379,7 +375,7 @@ class _Writer:
 
 def _marked(text, writer):
     """A text with marks, as the writer writes it; marks that aren't closed are text."""
-    return _written(_one_line(text), writer)
+    return _written(one_line(text), writer)
 
 
 def _written(text, writer):

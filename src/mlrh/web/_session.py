@@ -14,6 +14,7 @@ from scipy import sparse
 from sklearn.preprocessing import StandardScaler
 
 from mlrh._indicators import UNKNOWN, as_known
+from mlrh.data.containers import listed
 from mlrh.spaces import LabelSetDistribution
 
 WORDS = {1: "present", 0: "absent", None: "open"}
@@ -233,7 +234,7 @@ class Session:
         if n_left < smallest:
             return f"a label set of this model has at least {_counted(smallest)}, and only {n_left} would be left"
         present, absent = self._names_of(values == 1), self._names_of(values == 0)
-        without = f" without {_listed(absent)}" if absent else ""
+        without = f" without {listed(absent)}" if absent else ""
         return f"no label set that this model knows {_held(present)}{without}"
 
     def _checked_row(self, row):
@@ -290,11 +291,7 @@ def _counted(n):
 
 
 def _held(names):
-    return f"holds {_listed(names)}" if names else "is left"
-
-
-def _listed(names):
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"holds {listed(names)}" if names else "is left"
 
 
 def _short(value):
