@@ -298,6 +298,16 @@ def test_what_a_first_fit_compiles_does_not_count_in_the_time_that_starts_proces
         choose(sample(20), n_folds=2)
 
 
+def test_a_process_that_dies_is_told_with_what_it_was_fitting(monkeypatch):
+    def dying(work, tasks, *, n_jobs):
+        yield 1, ChildProcessError("its process died"), []
+
+    monkeypatch.setattr(automatic, "as_finished", dying)
+    words = r"A fit \(linear, cardinality\) failed: its process died; use fewer processes\."
+    with pytest.raises(ChildProcessError, match=words):
+        choose(sample(20), n_folds=2, n_jobs=2)
+
+
 def test_an_interrupt_ends_the_choice():
     def report(done, total, text):
         raise KeyboardInterrupt

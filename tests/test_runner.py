@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from experiment_samples import TINY, small_dataset, tiny_grids  # noqa: F401
 
+from mlrh._processes import as_finished
 from mlrh.data import write
 from mlrh.experiments import _reproduce as runner
 from mlrh.experiments._protocol import PROFILES, nested_tasks
@@ -180,3 +181,17 @@ def test_an_interrupt_says_where_the_records_are_and_stops_the_workers(tmp_path)
     assert "Traceback" not in errors
     assert end_soon(workers)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["records.jsonl"]
+
+
+def refuse_odd_numbers(number):
+    if number % 2:
+        raise ValueError(f"{number} is odd")
+    return number
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_results_come_with_their_places_and_an_exception_of_a_task_is_raised(n_jobs):
+    events = list(as_finished(refuse_odd_numbers, [4, 0, 2], n_jobs=n_jobs))
+    assert sorted((place, result) for place, result, _ in events if place is not None) == [(0, 4), (1, 0), (2, 2)]
+    with pytest.raises(ValueError, match="3 is odd"):
+        list(as_finished(refuse_odd_numbers, [2, 3], n_jobs=n_jobs))
