@@ -414,7 +414,7 @@ CLOSED = {
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
-@pytest.mark.parametrize("command", ["predict", "evaluate"])
+@pytest.mark.parametrize("command", ["predict", pytest.param("evaluate", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stream", CLOSED)
 def test_a_standard_stream_that_is_closed_or_full_is_one_sentence(command, stream, scenes):
     redirection, words = CLOSED[stream]
