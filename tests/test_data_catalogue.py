@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -122,6 +123,11 @@ def dense(X):
     return X.toarray() if sparse.issparse(X) else X
 
 
+@cache
+def loaded(name, part="all"):
+    return load(name, part)
+
+
 def plain_rows(name, file):
     """Sizes of the label sets of a file's rows, read off its text: labels are the last columns of every set here."""
     found = next(p for p in Path(DATA, name).iterdir() if p.name in (file, f"{file}.gz"))
@@ -143,7 +149,7 @@ def plain_rows(name, file):
 @needs_data
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_a_loaded_set_has_the_numbers_of_its_entry_and_the_label_sets_of_its_files(name):
-    entry, data = CATALOGUE[name], load(name)
+    entry, data = CATALOGUE[name], loaded(name)
     assert data.X.shape == (entry.n_samples, entry.n_features) and data.Y.shape == (entry.n_samples, entry.n_labels)
     assert data.name == name
     sizes = np.concatenate([plain_rows(name, file) for file in entry.files["all"]])
@@ -154,7 +160,7 @@ def test_a_loaded_set_has_the_numbers_of_its_entry_and_the_label_sets_of_its_fil
 @needs_data
 @pytest.mark.parametrize("name", [name for name in CATALOGUE if "train" in CATALOGUE[name].files])
 def test_the_parts_have_the_rows_of_the_whole(name):
-    whole, train, test = (load(name, part) for part in ("all", "train", "test"))
+    whole, train, test = (loaded(name, part) for part in ("all", "train", "test"))
     assert (train.name, test.name) == (f"{name} (train)", f"{name} (test)")
     assert train.schema == test.schema == whole.schema
     both = np.concatenate([train.Y, test.Y])
@@ -168,7 +174,7 @@ def test_the_parts_have_the_rows_of_the_whole(name):
 @needs_data
 @pytest.mark.parametrize("name", ["scene", "birds"])
 def test_a_set_published_in_parts_is_its_training_rows_followed_by_its_test_rows(name):
-    whole, train, test = (load(name, part) for part in ("all", "train", "test"))
+    whole, train, test = (loaded(name, part) for part in ("all", "train", "test"))
     assert np.array_equal(whole.X, np.concatenate([train.X, test.X]), equal_nan=True)
     assert np.array_equal(whole.Y, np.concatenate([train.Y, test.Y]))
 
