@@ -162,6 +162,9 @@ def _check_size(dataset):
         raise ValueError(f"{dataset.name} has {n_rows} rows; {N_FOLDS} outer folds with inner ones need {5 * N_FOLDS}.")
 
 
+# Progress: a bar on a terminal, one line per finished task elsewhere
+
+
 @contextmanager
 def progress_on(console: Console, folder: Path) -> Iterator[Callable]:
     """Gives the function (stage, progress) that an experiment calls; an interrupt is told where the records are."""

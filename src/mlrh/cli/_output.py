@@ -185,6 +185,8 @@ def _parquet_to(file: IO[bytes], chunks, columns):
             writer.write_table(pyarrow.Table.from_pylist(chunk, schema))
 
 
+# Said to a person
+
 FLOOR_NOTE = "log-loss: P at least 1e-6\nheld impossible: P = 0"
 SCALINGS = {"standard": "standardised", "max_abs": "divided by the largest magnitude of each"}
 

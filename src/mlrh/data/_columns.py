@@ -164,6 +164,9 @@ def label_value(text: str) -> int | None:
     return int(value) if value in (0.0, 1.0) else None
 
 
+# Which columns are labels
+
+
 @dataclass(frozen=True)
 class LabelChoice:
     """Names of labels; `in_order` says whether their order counts or the file's does."""
@@ -285,6 +288,9 @@ def _check_allowed(values, cells, allowed):
         position = int(np.argmax(unknown))
         listed = _listed([f"{value:g}" for value in allowed])
         raise BadCellError(position, f"must be one of {listed}; found {shown(cells[position].strip())}.")
+
+
+# Numbers and codes as text
 
 
 def check_names(data: MultilabelData, where: Any) -> None:

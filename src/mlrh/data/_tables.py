@@ -295,6 +295,9 @@ def _csv_cell(text):
     return '"' + text.replace('"', '""') + '"' if NEEDS_QUOTES.search(text) else text
 
 
+# Parquet
+
+
 def read_parquet(source: Source, choice: LabelChoice | None, schema: Schema | None = None) -> MultilabelData:
     """The data set of a Parquet file; strings and dictionaries are nominal, booleans 0 and 1.
 

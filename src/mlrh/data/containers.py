@@ -155,6 +155,9 @@ def _codes_of_numbers(values, wanted, where):
     return np.array([spelled.get(value, np.nan) for value in values])
 
 
+# DataFrames of pandas or polars, neither of which is imported
+
+
 def from_frame(frame, schema: Schema) -> MultilabelData:
     """The features that the schema names, without labels; other columns are ignored.
 

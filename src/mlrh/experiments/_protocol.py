@@ -170,6 +170,8 @@ def _nth_fold(n_rows, n_folds, seed, fold):
     return list(KFold(n_folds, shuffle=True, random_state=seed).split(np.empty(n_rows)))[fold]
 
 
+# From a task to its records
+
 N_BINS = 10  # of equal width, of the confidences on record
 
 

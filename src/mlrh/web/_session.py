@@ -299,6 +299,8 @@ def _short(value):
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
+# The features of a row that stand out
+
 SHOWN = 10
 
 

@@ -240,6 +240,8 @@ def _few(names):
     return ", ".join(map(shown, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
+# Whether a row is the same row again
+
 N_BYTES = 5  # ten letters; two different rows share them once in 10^12
 LETTERS = str.maketrans("0123456789", "ghijklmnop")  # a spreadsheet takes 12e45678 for a number
 
