@@ -228,7 +228,7 @@ FAMILIES = {
 }
 
 
-# Table 5: unpenalised multiclass logistic regression by three programs. The training folds of Iris and Wine are (nearly)
+# Table 5: unpenalised multiclass logistic regression by three programs. The training folds of Iris and Wine are nearly
 # separable, so the likelihood often has no maximum, and what a program returns depends on where it stops: by its cap on
 # the iterations or by its own tolerance. Both are part of the result.
 
