@@ -152,11 +152,9 @@ def _dense_cells(chunk, n_columns, source):
     return list(chain.from_iterable(split))
 
 
-# Sparse rows
-
-# Possessive repeats never backtrack, so that time grows with the length of a line only.
 # Header
 
+# Possessive repeats never backtrack, so that time grows with the length of a line only.
 QUOTED = r"""'(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+\""""
 CELL = re.compile(rf"""\s*+(?:({QUOTED})\s*+|(?!['"])([^,]*+))(,|\Z)""", re.DOTALL)
 NAME = re.compile(rf"""(?:({QUOTED})|([^\s{{'"][^\s{{]*+))\s*+(.*)""", re.DOTALL)
@@ -312,7 +310,8 @@ def _checked(attributes, source):
     return attributes
 
 
-# Possessive repeats never backtrack, so that time grows with the length of a line only.
+# Sparse rows, {index value, ...}
+
 PAIR = r"""[0-9]{1,9}\s++[^\s,'"{}]++\s*+"""
 PLAIN_ROW = re.compile(rf"\{{\s*+(?:{PAIR}(?:,\s*+{PAIR})*+)?+\}}")
 ENTRY = re.compile(rf"""\s*+([^\s,'"]++)\s++({QUOTED}|(?!['"])[^\s,]++)\s*+(,|\Z)""", re.DOTALL)
