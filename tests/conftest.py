@@ -2,6 +2,9 @@
 
 import os
 import signal
+import sys
+
+import pytest
 
 # Tests run in parallel processes; OpenBLAS threads that wait by spinning would take each other's cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -10,3 +13,20 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")
 # A shell lets what it starts in the background ignore Ctrl-C, which tests send to themselves and to what they start.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def failure(capsys, monkeypatch):
+    """A function that runs a command that must fail, and gives the one line that it prints."""
+    from mlrh.__main__ import main
+
+    def line_of(*arguments):
+        monkeypatch.setattr(sys, "argv", ["mlrh", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        printed = capsys.readouterr()
+        assert stop.value.code == 2 and printed.out == ""
+        assert printed.err.count("\n") == 1 and printed.err.startswith("Error: ")
+        return printed.err
+
+    return line_of

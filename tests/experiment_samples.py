@@ -5,8 +5,8 @@ import pytest
 from samples import make_multilabel
 
 from mlrh.data import MultilabelData
-from mlrh.experiments import methods
-from mlrh.experiments.plans import Dataset, Profile
+from mlrh.estimators._grids import GRIDS
+from mlrh.experiments._protocol import Dataset, Profile
 
 TINY_GRID = {
     "rbf": {"C": (1.0, 10.0), "gamma": (0.3, 1.0)},
@@ -19,7 +19,7 @@ TINY = Profile("tiny", (0,), 2, 1)
 
 @pytest.fixture
 def tiny_grids(monkeypatch):
-    monkeypatch.setitem(methods.GRIDS, "tiny", TINY_GRID)
+    monkeypatch.setitem(GRIDS, "tiny", TINY_GRID)
 
 
 def small_dataset(name="small", n_samples=60, seed=0):

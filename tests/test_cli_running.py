@@ -7,10 +7,9 @@ from experiment_samples import small_dataset
 from typer.testing import CliRunner
 
 from mlrh.cli import app
-from mlrh.cli.progress import left_in_words
-from mlrh.cli.running import METHODS
+from mlrh.cli._experiments import METHODS, left_in_words
 from mlrh.data import write
-from mlrh.experiments.methods import FAMILIES
+from mlrh.experiments._methods import FAMILIES
 
 invoke = CliRunner().invoke
 

@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from mlrh import automatic, persistence
-from mlrh.__main__ import main
 from mlrh.cli import app
 from mlrh.data import load_digit_scenes, write
-from mlrh.web import known_of, serving
+from mlrh.web import _server as serving
+from mlrh.web import known_of
 
 TRAIN, TEST = load_digit_scenes(60, part="train"), load_digit_scenes(15, part="test")
 
@@ -66,17 +66,6 @@ def click(page, row, label, value):
     return ask(page, "/api/decide", {"row": row, "label": label, "value": value})
 
 
-def failure(capsys, monkeypatch, *arguments):
-    """The one line that a command that fails prints."""
-    monkeypatch.setattr(sys, "argv", ["mlrh", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    printed = capsys.readouterr()
-    assert stop.value.code == 2 and printed.out == ""
-    assert printed.err.count("\n") == 1 and printed.err.startswith("Error: ")
-    return printed.err
-
-
 def test_clicks_survive_a_kill_and_the_same_command_goes_on(scenes, tmp_path):
     rows, decisions = tmp_path / "test.csv", tmp_path / "test-confirmed.csv"
     rows.write_bytes((scenes / "test.csv").read_bytes())
@@ -107,67 +96,55 @@ def test_clicks_survive_a_kill_and_the_same_command_goes_on(scenes, tmp_path):
     np.testing.assert_array_equal(known_of(decisions, 15), known)
 
 
-def one_decision(server):
-    """What `run` does where a person decides one label and stops."""
-    server.session.decide(3, "digit 1", 1)
-    server.server_close()
-    raise KeyboardInterrupt
+@pytest.fixture
+def tag(scenes, monkeypatch):
+    """A function that runs the command, with what a person decides before Ctrl-C; gives what it printed."""
+
+    def stderr_of(*arguments, decisions=((3, "digit 1", 1),), **options):
+        def person(server):
+            for decision in decisions:
+                server.session.decide(*decision)
+            server.server_close()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(serving, "run", person)
+        command = ["tag", scenes / "model.mlrh", *arguments, "--no-browser"]
+        result = CliRunner().invoke(app, list(map(str, command)), **options)
+        assert result.exit_code == 130, result.stderr
+        return result.stderr
+
+    return stderr_of
 
 
 def test_two_files_of_the_same_name_have_their_own_decisions_and_never_those_of_the_other(
-    scenes, tmp_path, capsys, monkeypatch
+    scenes, tag, tmp_path, monkeypatch, failure
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(serving, "run", one_decision)
     for name, rows in (("a", TEST), ("b", TEST.rows(np.arange(15)[::-1]))):
         Path(name).mkdir()
         write(rows, Path(name, "new.csv"))
-        command = ["tag", str(scenes / "model.mlrh"), f"{name}/new.csv", "--no-browser"]
-        result = CliRunner().invoke(app, command)
-        assert result.exit_code == 130 and f"in {name}/new-confirmed.csv, and" in result.stderr
+        assert f"in {name}/new-confirmed.csv, and" in tag(f"{name}/new.csv")
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
-    told = failure(capsys, monkeypatch, *command[:2], "a/new.csv", "-o", "b/new-confirmed.csv", "--no-browser")
+    told = failure("tag", scenes / "model.mlrh", "a/new.csv", "-o", "b/new-confirmed.csv", "--no-browser")
     assert "b/new-confirmed.csv, line 2: the decisions are about other rows: 1 of 1 have other features" in told
 
 
-def test_the_same_rows_in_another_format_are_the_same_rows(scenes, tmp_path, monkeypatch):
-    monkeypatch.setattr(serving, "run", one_decision)
+def test_the_same_rows_in_another_format_are_the_same_rows(tag, tmp_path):
     for name in ("new.csv", "new.arff", "new.csv.gz"):
         write(TEST, tmp_path / name)
-        result = CliRunner().invoke(app, ["tag", str(scenes / "model.mlrh"), str(tmp_path / name), "--no-browser"])
-        assert result.exit_code == 130, result.stderr
-    assert "Going on from 1 decided row" in result.stderr
+        told = tag(tmp_path / name)
+    assert "Going on from 1 decided row" in told
 
 
-def test_a_page_closed_without_a_decision_names_no_file(scenes, tmp_path, monkeypatch):
-    def nobody(server):
-        server.server_close()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(serving, "run", nobody)
-    arguments = [
-        "tag",
-        str(scenes / "model.mlrh"),
-        str(scenes / "test.csv"),
-        "-o",
-        str(tmp_path / "none.csv"),
-        "--no-browser",
-    ]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 130 and "Stopped; nothing was decided." in result.stderr
-    assert not (tmp_path / "none.csv").exists()
+def test_a_page_closed_without_a_decision_names_no_file(scenes, tag, tmp_path):
+    told = tag(scenes / "test.csv", "-o", tmp_path / "none.csv", decisions=())
+    assert "Stopped; nothing was decided." in told and not (tmp_path / "none.csv").exists()
 
 
-def test_rows_of_standard_input_are_tagged_into_the_file_that_is_named(scenes, tmp_path, monkeypatch):
-    def person(server):
-        server.session.decide(15, "digit 9", 0)
-        server.server_close()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(serving, "run", person)
-    arguments = ["tag", str(scenes / "model.mlrh"), "-", "-o", str(tmp_path / "named.csv"), "--no-browser"]
-    result = CliRunner().invoke(app, arguments, input=(scenes / "test.csv").read_bytes())
-    assert result.exit_code == 130 and "Stopped; what was decided is in" in result.stderr
+def test_rows_of_standard_input_are_tagged_into_the_file_that_is_named(scenes, tag, tmp_path):
+    rows = (scenes / "test.csv").read_bytes()
+    told = tag("-", "-o", tmp_path / "named.csv", decisions=[(15, "digit 9", 0)], input=rows)
+    assert "Stopped; what was decided is in" in told
     known = known_of(tmp_path / "named.csv", 15)
     assert known[14, 9] == 0 and np.isnan(known).sum() == 149
 
@@ -180,31 +157,22 @@ def test_rows_of_standard_input_are_tagged_into_the_file_that_is_named(scenes, t
         (("{}/model.mlrh", "{}/test.csv", "-o", "{}/test.csv"), "is also read"),
         (("{}/model.mlrh", "{}/test.csv", "-o", "absent/c.csv"), "There is no folder"),
         (("{}/model.mlrh", "{}/test.csv", "-o", "c.xlsx"), "choose a name that ends in .csv"),
-        (
-            ("{}/model.mlrh", "{}/test.csv", "-o", "notes.csv"),
-            "notes.csv, line 1: the columns must be row and the labels",
-        ),
-        (
-            ("{}/model.mlrh", "{}/test.csv", "-o", "many.csv"),
-            "many.csv, line 2: rows must be different numbers from 1 to",
-        ),
-        (
-            ("{}/model.mlrh", "{}/test.csv", "-o", "full.csv"),
-            "What is known of row 1 can't be: a label set of this model",
-        ),
+        (("{}/model.mlrh", "{}/test.csv", "-o", "notes.csv"), "notes.csv, line 1: the columns must be row and the"),
+        (("{}/model.mlrh", "{}/test.csv", "-o", "many.csv"), "many.csv, line 2: rows must be different numbers from 1"),
+        (("{}/model.mlrh", "{}/test.csv", "-o", "full.csv"), "What is known of row 1 can't be: a label set of this"),
         (("{}/model.mlrh", "absent.csv"), "absent.csv: no such file"),
         (("absent.mlrh", "{}/test.csv"), "There is no model file absent.mlrh"),
         (("{}/model.mlrh", "{}/test.csv", "--port", "99999"), "Invalid value for '--port'"),
     ],
 )
-def test_a_fault_is_told_in_one_line_and_leaves_every_file(arguments, words, scenes, tmp_path, capsys, monkeypatch):
+def test_a_fault_is_told_in_one_line_and_leaves_every_file(arguments, words, scenes, tmp_path, monkeypatch, failure):
     monkeypatch.chdir(tmp_path)
     header = ",".join(["row", *TRAIN.label_names])
     Path("notes.csv").write_text("name,age\nAnn,3\n")
     Path("many.csv").write_text(f"{header}\n16,{',' * 9}\n")
     Path("full.csv").write_text(f"{header}\n1{',1' * 10}\n")
     before = {path: path.read_bytes() for place in (tmp_path, scenes) for path in place.iterdir()}
-    told = failure(capsys, monkeypatch, "tag", *(argument.format(scenes) for argument in arguments), "--no-browser")
+    told = failure("tag", *(argument.format(scenes) for argument in arguments), "--no-browser")
     assert words in told
     assert {path: path.read_bytes() for place in (tmp_path, scenes) for path in place.iterdir()} == before
 

@@ -11,8 +11,8 @@ import pytest
 from scipy import sparse
 from scipy.io import arff as scipy_arff
 
+from mlrh.data._readers import read
 from mlrh.data.containers import DataError, Schema
-from mlrh.data.readers import read
 
 FOLDER = os.environ.get("MLRH_DATA")
 PUBLIC = pytest.mark.skipif(not FOLDER, reason="MLRH_DATA names no folder with the public sets")
@@ -154,6 +154,7 @@ def test_label_option_of_medical_that_filters_made_obsolete_gives_way_to_its_xml
 
 
 @PUBLIC
+@pytest.mark.slow
 def test_delicious_stays_sparse_in_memory():
     tracemalloc.start()
     data = read(public("delicious/delicious.arff.gz"))
@@ -164,6 +165,7 @@ def test_delicious_stays_sparse_in_memory():
 
 
 @PUBLIC
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "seconds"), [("delicious/delicious.arff.gz", 3.0), ("scene/scene-train.arff.gz", 1.5)]
 )

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from mlrh.data._readers import FORMATS, read
 from mlrh.data.containers import DataError
-from mlrh.data.readers import FORMATS, read
 
 DENSE = (
     "@relation 'toy set'\n% note\n@attribute a numeric\n@attribute 'b c' {red,'dark blue',\"it's\"}\n"
@@ -41,40 +41,8 @@ PIECES = st.one_of(
 
 
 # Spellings that are right in some column, so that many mutants remain readable.
-CELLS = st.sampled_from(
-    [
-        "0",
-        "1",
-        "?",
-        "1.0",
-        "'1'",
-        "-0",
-        "+1e0",
-        "nan",
-        ".5",
-        "2.",
-        "red",
-        "'red'",
-        '"it\'s"',
-        "'it\\'s'",
-        "yes",
-        "NO",
-        "False",
-        "'no'",
-        "5",
-        "1:3",
-        "4:.5",
-        "3:0",
-        "0:2",
-        "0,7",
-        "-1",
-        "007",
-        "",
-        "'dark blue'",
-        '"dark blue"',
-        " 1 ",
-    ]
-)
+PLAIN = "0 1 ? 1.0 '1' -0 +1e0 nan .5 2. red 'red' yes NO False 'no' 5 1:3 4:.5 3:0 0:2 0,7 -1 007"
+CELLS = st.sampled_from([*PLAIN.split(), '"it\'s"', "'it\\'s'", "", "'dark blue'", '"dark blue"', " 1 "])
 TOKEN = re.compile(r"""'[^'\n]*'|"[^"\n]*"|[\w.?:+-]+""")
 
 
@@ -428,7 +396,7 @@ def test_a_mutated_xml_file_is_an_error_or_names_columns(tmp_path_factory, text)
         assert list(data.label_names) == [name for name in ("y", "z") if name in data.label_names]
 
 
-LONG = 5_000_000
+LONG = 1_000_000
 HEAD = "@relation t\n@attribute a numeric\n@attribute s string\n@attribute y {0,1}\n@data\n"
 LONG_LINES = {
     "one number": HEAD + "1" * LONG,
@@ -454,7 +422,7 @@ LONG_LINES = {
 
 
 @pytest.mark.parametrize("case", LONG_LINES)
-def test_five_million_characters_of_nonsense_take_seconds_not_hours(case):
+def test_a_million_characters_of_nonsense_take_seconds_not_hours(case):
     start = time.process_time()
     assert outcome(LONG_LINES[case].encode(), ["y"]) is None
-    assert time.process_time() - start < 15
+    assert time.process_time() - start < 5

@@ -7,8 +7,8 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
+from mlrh.data._readers import read
 from mlrh.data.containers import DataError, Schema
-from mlrh.data.readers import read
 
 
 def save(folder, text, name="toy.libsvm"):

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mlrh.data._readers import read
 from mlrh.data.containers import DataError, Schema
-from mlrh.data.readers import read
 
 CSV = 'a,"b, c",y1,colour,y2\n1.5,2,0,red,1\n,-1e3,1,"dark, ""blue""",0\nnan,4,1,,1\n'
 

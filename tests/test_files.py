@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from mlrh._files import replacing
-from mlrh.cli.output import write_predictions
+from mlrh.cli._output import write_predictions
 from mlrh.data import DataError, MultilabelData, write
-from mlrh.experiments.report import Report, write_report
+from mlrh.experiments._report import Report, write_report
 from mlrh.persistence import ModelFileError, save
-from mlrh.web.store import Store
+from mlrh.web._store import Store
 
 NO_SPACE = OSError(28, "No space left on device")
 posix = pytest.mark.skipif(os.name != "posix", reason="modes, links and pipes of POSIX")

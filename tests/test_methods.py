@@ -14,9 +14,8 @@ from sklearn.svm import SVC
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.baselines import LabelPowerset, MLkNN
-from mlrh.experiments.methods import FAMILIES
-from mlrh.experiments.plans import Task
-from mlrh.experiments.protocol import _rows
+from mlrh.experiments._methods import FAMILIES
+from mlrh.experiments._protocol import Task, _rows
 
 pytestmark = pytest.mark.usefixtures("tiny_grids")
 

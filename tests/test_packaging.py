@@ -29,7 +29,7 @@ def wheel(tmp_path_factory):
 def test_the_wheel_holds_every_module_the_page_and_the_type_marker(wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "mlrh").rglob("*.py")}
-    page = {f"mlrh/tagging/page.{suffix}" for suffix in ("html", "js", "css")}
+    page = {f"mlrh/web/page.{suffix}" for suffix in ("html", "js", "css")} | {"mlrh/_style.css"}
     assert names == sources | page | {"mlrh/py.typed"}
 
 

@@ -5,9 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mlrh.experiments import pages, paper
-from mlrh.experiments.plans import Profile
-from mlrh.experiments.reproduce import digit_scenes, multiclass_datasets
+from mlrh.experiments import _pages as pages
+from mlrh.experiments._protocol import Profile
+from mlrh.experiments._reproduce import digit_scenes, multiclass_datasets
 
 TWO_SEEDS = Profile("quick", (0, 1), 3, 2)
 
@@ -112,13 +112,13 @@ def test_table_6_is_computed_from_the_data():
 
 @pytest.mark.parametrize("place, is_cure", [(0, False), (1, True)])
 def test_tables_1_and_2_sum_to_the_model_only_where_hidden_and_visible_match(place, is_cure):
-    table = paper.hidden_variable_tables()[place]
+    table = pages.hidden_variable_tables()[place]
     assert table.rows[0][0] == "{1}"
     for row in table.rows[:2]:
         assert (row[-2] == row[-1]) == is_cure
     weights = [float(cell) for cell in table.rows[0][1:5]]
     assert sum(weights) == pytest.approx(float(table.rows[0][-2]), abs=2e-4)
-    assert float(table.rows[0][-1]) == pytest.approx(np.exp(paper.SCORES[0]), abs=1e-4)
+    assert float(table.rows[0][-1]) == pytest.approx(np.exp(pages.SCORES[0]), abs=1e-4)
 
 
 def test_what_is_left_out_or_failed_is_said_with_its_signs_disarmed():
@@ -165,3 +165,72 @@ def test_captions_speak_of_the_paper_only_where_it_has_a_figure_and_of_methods_n
     assert not any("paper" in caption for caption in captions)
     assert captions[2].endswith("Not drawn: ML-kNN.")
     assert "MLRH-WTA (linear)" in section.figures[2].svg
+
+
+# Summaries
+
+
+def a_record(method, fold, seed=0, **rest):
+    return {"method": method, "seed": seed, "fold": fold, **rest}
+
+
+def on_folds(values, name="exact_match", method="m"):
+    return {(0, fold): a_record(method, fold, metrics={name: value}) for fold, value in enumerate(values)}
+
+
+def test_records_are_grouped_by_method_and_fold():
+    records = [a_record("b", 0), a_record("a", 1), a_record("b", 1, seed=2)]
+    grouped = pages.by_method(records)
+    assert list(grouped) == ["b", "a"]
+    assert grouped["b"] == {(0, 0): records[0], (2, 1): records[2]}
+
+
+def test_a_spread_has_the_sample_deviation():
+    found = pages.spread([1.0, 2.0, 4.0])
+    assert found.mean == pytest.approx(7 / 3)
+    assert found.deviation == pytest.approx(np.sqrt(((4 / 3) ** 2 + (1 / 3) ** 2 + (5 / 3) ** 2) / 2))
+    assert pages.spread([5.0]) == pages.Spread(5.0, 0.0, 1)
+    assert pages.spread([]) is None
+
+
+def test_values_come_in_the_order_of_seeds_and_folds_from_metrics_or_beside_them():
+    records = {
+        (1, 0): a_record("m", 0, 1, metrics={"f": 3.0}, fit_seconds=0.3),
+        (0, 1): a_record("m", 1, 0, metrics={"f": 2.0}, fit_seconds=0.2),
+        (0, 0): a_record("m", 0, 0, metrics={"f": 1.0}, fit_seconds=0.1),
+    }
+    assert pages.values(records, "f").tolist() == [1.0, 2.0, 3.0]
+    assert pages.values(records, "fit_seconds").tolist() == [0.1, 0.2, 0.3]
+    assert pages.values(records, "absent").size == 0
+
+
+def test_paired_differences_are_taken_fold_by_fold_with_the_corrected_interval():
+    found = pages.paired(on_folds([0.5, 0.7, 0.6, 0.9, 0.8]), on_folds([0.4, 0.7, 0.7, 0.7, 0.7]), "exact_match")
+    differences = np.array([0.1, 0.0, -0.1, 0.2, 0.1])
+    assert found.mean == pytest.approx(0.06)
+    # t of 4 degrees of freedom at 97.5% is 2.7764; the variance is s^2 (1/5 + 1/4).
+    half = 2.7764451 * differences.std(ddof=1) * np.sqrt(0.45)
+    assert (found.low, found.high) == pytest.approx((0.06 - half, 0.06 + half))
+    assert found.counts == (3, 1, 1)
+
+
+def test_only_folds_that_both_have_are_compared():
+    other = on_folds([0.1, 0.2, 0.3])
+    del other[0, 1]
+    assert pages.paired(on_folds([0.5, 9.0, 0.5]), other, "exact_match").mean == pytest.approx(0.3)
+    assert pages.paired(on_folds([0.5]), other, "exact_match") is None
+
+
+def test_reliability_adds_up_the_bins_of_all_folds():
+    records = {
+        (0, 0): a_record("m", 0, confidence=[[2, 0.3, 0], [0, 0.0, 0], [4, 3.6, 4]]),
+        (0, 1): a_record("m", 1, confidence=[[2, 0.1, 1], [0, 0.0, 0], [0, 0.0, 0]]),
+    }
+    points = pages.reliability_points(records)
+    assert points == [pytest.approx((0.1, 0.25, 4)), pytest.approx((0.9, 1.0, 4))]
+    assert pages.reliability_points({(0, 0): a_record("m", 0, confidence=None)}) == []
+
+
+def test_shares_of_sizes_are_weighted_by_rows():
+    records = {(0, 0): a_record("m", 0, true_sizes=[0, 3, 1]), (0, 1): a_record("m", 1, true_sizes=[0, 1, 0])}
+    np.testing.assert_allclose(pages.size_shares(records, "true_sizes"), [0, 0.8, 0.2])

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mlrh.experiments.paper import exponential_scheme, multiplication_scheme
+from mlrh.experiments._pages import exponential_scheme, multiplication_scheme
 from mlrh.spaces import CardinalitySpace
 
 RNG = np.random.default_rng(0)

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mlrh.experiments.plots import descent_plot, reliability_plot, size_plot, spread_plot
-from mlrh.experiments.style import DARK, LIGHT
-from mlrh.experiments.svg import printable
+from mlrh._style import DARK, LIGHT
+from mlrh.experiments._plots import descent_plot, printable, reliability_plot, size_plot, spread_plot
 
 SVG = "{http://www.w3.org/2000/svg}"
 NASTY = "<b>&\"'`|\x00\x1b[31m\ud800 ]]> name"
@@ -225,23 +224,6 @@ def test_unprintable_characters_are_replaced_and_words_of_all_scripts_kept():
 def test_a_name_too_long_for_its_two_lines_keeps_its_beginning_and_its_end():
     first, second = [text for text in texts(spread([("start" + "q" * 200 + "end", [1.0])])) if "qq" in text]
     assert first.startswith("startq") and "…" in second and second.endswith("qend")
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: spread([]), "rows must hold at least one entry to plot; got none."),
-        (lambda: reliability_plot([("m", [])] * 5, title="t"), "series must hold at most 4 entries .* got 5"),
-        (lambda: reliability_plot([("m", [(1.5, 0.5, 2)])], title="t"), r"must lie between 0 and 1; got \(1.5, 0.5\)"),
-        (lambda: reliability_plot([("m", [(0.5, 0.5, -2)])], title="t"), "Counts of 'm' must be finite .* got -2"),
-        (lambda: size_plot([1, 2], [("m", [1.0])], title="t"), "must be one for each of the 2 sizes; got 1"),
-        (lambda: size_plot([1], [("m", [math.nan])], title="t"), "Shares of 'm' must lie between 0 and 1; got nan"),
-        (lambda: descent_plot([], title="t"), "series must hold at least one entry to plot; got none."),
-    ],
-)
-def test_what_cannot_be_drawn_is_an_error_of_one_sentence(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 def linear_rgb(colour):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from mlrh.experiments.records import RecordFile, key_of, read_records
+from mlrh.experiments._records import RecordFile, key_of, read_records
 
 
 def record(fold, method="m", **rest):
@@ -71,7 +71,7 @@ def test_a_complete_line_that_is_no_record_is_an_error_that_names_it(tmp_path, l
 
 WRITER = """
 import sys
-from mlrh.experiments.records import RecordFile
+from mlrh.experiments._records import RecordFile
 with RecordFile(sys.argv[1]) as file:
     fold = len(file.records)
     while True:

@@ -6,13 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from experiment_samples import TINY, small_dataset, tiny_grids  # noqa: F401
+from experiment_samples import TINY, TINY_GRID, small_dataset, tiny_grids  # noqa: F401
 
-from mlrh.experiments import reproduce as module
-from mlrh.experiments.plans import PROFILES
-from mlrh.experiments.records import read_records
-from mlrh.experiments.report import to_html, to_markdown
-from mlrh.experiments.reproduce import compare, paper_datasets, reproduce
+from mlrh.estimators._grids import GRIDS
+from mlrh.experiments import (
+    FAMILIES,
+    PROFILES,
+    compare,
+    paper_datasets,
+    read_records,
+    reproduce,
+    to_html,
+    to_markdown,
+)
+from mlrh.experiments import _reproduce as module
 
 pytestmark = pytest.mark.usefixtures("tiny_grids")
 
@@ -22,12 +29,27 @@ def no_data(monkeypatch, tmp_path):
     """Neither a folder nor a network: downloads go to a port where nobody listens."""
     monkeypatch.delenv("MLRH_DATA", raising=False)
     monkeypatch.setenv("MLRH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("mlrh.data.catalogue.BASE_URL", "http://127.0.0.1:9/")
+    monkeypatch.setattr("mlrh.data._catalogue.BASE_URL", "http://127.0.0.1:9/")
 
 
-def test_the_report_holds_every_table_and_a_second_run_computes_nothing(tmp_path, monkeypatch):
-    small = small_dataset()
-    report = reproduce([small], TINY, tmp_path, left=["scene: not here"], n_jobs=1)
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory):
+    """The folder and the report of a whole reproduction."""
+    folder = tmp_path_factory.mktemp("reproduction")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(GRIDS, "tiny", TINY_GRID)
+        return folder, reproduce([small_dataset()], TINY, folder, left=["scene: not here"], n_jobs=1)
+
+
+def again(reproduced, tmp_path, monkeypatch, **options):
+    """The report of the same records, of which nothing may be computed."""
+    shutil.copy(reproduced[0] / "records.jsonl", tmp_path)
+    monkeypatch.setattr(module, "run_task", None)  # would fail if called
+    return reproduce([small_dataset()], TINY, tmp_path, n_jobs=1, **options)
+
+
+def test_the_report_holds_every_table_and_a_second_run_computes_nothing(reproduced, tmp_path, monkeypatch):
+    folder, report = reproduced
     titles = [table.title for section in report.sections for table in section.tables]
     for title in ("Table 7: small", "Table 5", "Table 6", "Table 1. The", "Table 2. Its", "Solvers", "paired"):
         assert any(title in found for found in titles), title
@@ -36,12 +58,9 @@ def test_the_report_holds_every_table_and_a_second_run_computes_nothing(tmp_path
     markdown, page = to_markdown(report), to_html(report)
     assert "98.02" in markdown and "98.02" in page
     assert page.count("<svg") == 5
-    records = read_records(tmp_path / "records.jsonl")
+    records = read_records(folder / "records.jsonl")
     assert len({(r["dataset"], r["protocol"], r["method"], r["seed"], r["fold"]) for r in records}) == len(records)
-
-    monkeypatch.setattr("mlrh.experiments.runner.run_task", None)  # would fail if called
-    again = reproduce([small], TINY, tmp_path, left=["scene: not here"], n_jobs=1)
-    assert to_markdown(again) == markdown
+    assert to_markdown(again(reproduced, tmp_path, monkeypatch, left=["scene: not here"])) == markdown
 
 
 def test_without_folder_and_network_the_digit_scenes_stand_in_and_both_ways_out_are_said(no_data):
@@ -66,37 +85,38 @@ def test_with_a_folder_the_papers_sets_are_read_from_it():
 def test_the_published_report_is_what_the_published_records_say(tmp_path, monkeypatch):
     published = Path(__file__).parents[1] / "docs" / "reproduction"
     shutil.copy(published / "records.jsonl", tmp_path)
-    monkeypatch.setattr("mlrh.experiments.runner.run_task", None)  # nothing is left to be computed
+    monkeypatch.setattr(module, "run_task", None)  # nothing is left to be computed
     datasets, _ = paper_datasets(["scene", "emotions"])
     report = reproduce(datasets, PROFILES["full"], tmp_path, n_jobs=1)
     written = (published / "report.md").read_text(encoding="utf-8")
     assert to_markdown(report).split("Made by")[0] == written.split("Made by")[0]
 
 
-def test_a_comparison_in_which_a_method_fails_says_so_and_shows_the_others(tmp_path, monkeypatch):
+@pytest.fixture
+def broken_br_lr(monkeypatch):
     def broken(*_):
         raise ValueError("it can't take this")
 
-    monkeypatch.setitem(module.plans.FAMILIES, "br-lr", replace(module.plans.FAMILIES["br-lr"], outcomes=broken))
+    monkeypatch.setitem(FAMILIES, "br-lr", replace(FAMILIES["br-lr"], outcomes=broken))
+
+
+@pytest.mark.usefixtures("broken_br_lr")
+def test_a_comparison_in_which_a_method_fails_says_so_and_shows_the_others(tmp_path):
     report = compare(small_dataset(), ("br-lr", "mlrh-linear"), TINY, tmp_path, n_jobs=1)
     assert sum("ValueError: it can't take this" in sentence for sentence in report.summary) == 5
     assert [row[0] for row in report.sections[0].tables[0].rows] == ["MLRH-WTA (linear)"]
 
 
-def test_a_comparison_in_which_everything_fails_is_an_error_with_the_reason(tmp_path, monkeypatch):
-    def broken(*_):
-        raise ValueError("it can't take this")
-
-    monkeypatch.setitem(module.plans.FAMILIES, "br-lr", replace(module.plans.FAMILIES["br-lr"], outcomes=broken))
-    with pytest.raises(
-        ValueError, match="No method could be run: BR-LR on small, seed 0, fold 0: ValueError: it can't"
-    ):
+@pytest.mark.usefixtures("broken_br_lr")
+def test_a_comparison_in_which_everything_fails_is_an_error_with_the_reason(tmp_path):
+    reason = "No method could be run: BR-LR on small, seed 0, fold 0: ValueError: it can't"
+    with pytest.raises(ValueError, match=reason):
         compare(small_dataset(), ("br-lr",), TINY, tmp_path, n_jobs=1)
 
 
-def test_without_statsmodels_table_5_has_the_other_programs_and_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "available", lambda: ["mm", "scikit-learn"])
-    report = reproduce([small_dataset()], TINY, tmp_path, n_jobs=1)
+def test_without_statsmodels_table_5_has_the_other_programs_and_one_sentence(reproduced, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "available_programs", lambda: ["mm", "scikit-learn"])
+    report = again(reproduced, tmp_path, monkeypatch)
     assert [sentence for sentence in report.summary if "statsmodels" in sentence] == [
         "Left out: statsmodels in Table 5 is not installed; run: pip install statsmodels"
     ]

@@ -11,11 +11,12 @@ from dataclasses import replace
 import pytest
 from experiment_samples import TINY, small_dataset, tiny_grids  # noqa: F401
 
+from mlrh._processes import as_finished
 from mlrh.data import write
-from mlrh.experiments import runner
-from mlrh.experiments.plans import PROFILES, nested_tasks
-from mlrh.experiments.records import RecordFile, key_of, read_records
-from mlrh.experiments.runner import run
+from mlrh.experiments import _reproduce as runner
+from mlrh.experiments._protocol import PROFILES, nested_tasks
+from mlrh.experiments._records import RecordFile, key_of, read_records
+from mlrh.experiments._reproduce import run
 
 
 def run_all(tasks, datasets, path, profile=TINY, **options):
@@ -121,6 +122,7 @@ def end_soon(pids):
     return not any(map(is_running, pids))
 
 
+@pytest.mark.slow
 def test_a_comparison_killed_twice_goes_on_and_repeats_nothing(tmp_path):
     write(small_dataset(n_samples=200).data, tmp_path / "songs.arff")
     records = tmp_path / "out" / "records.jsonl"
@@ -148,21 +150,23 @@ def test_a_comparison_killed_twice_goes_on_and_repeats_nothing(tmp_path):
 
 def test_a_worker_that_dies_costs_one_task_and_no_other(tmp_path, monkeypatch):
     dataset, quick = small_dataset(), PROFILES["quick"]
-    tasks = nested_tasks(dataset, quick, ["mlrh-linear", "br-lr"])
-    killer = tasks[4]
+    tasks = nested_tasks(dataset, quick, ["br-lr"])
+    killer = tasks[2]
     lethal = replace(killer, family="lethal")
     monkeypatch.setitem(runner.FAMILIES, "lethal", runner.FAMILIES[killer.family])  # known here, not in the workers
-    monkeypatch.setattr(runner, "_work", die_if_lethal)
+    monkeypatch.setattr(runner, "_outcome", die_if_lethal)
     everything = [lethal if task is killer else task for task in tasks]
     records, failures = run_all(everything, {"small": dataset}, tmp_path / "r.jsonl", quick, n_jobs=2)
-    assert failures == [f"{lethal.methods[0]} on small, seed 0, fold {lethal.fold}: {runner.DIED}"]
-    assert len(records) == 9
+    assert failures == [
+        f"{lethal.methods[0]} on small, seed 0, fold {lethal.fold}: its process died, perhaps for want of memory"
+    ]
+    assert len(records) == 4
 
 
-def die_if_lethal(task):
-    if task.family == "lethal":
+def die_if_lethal(profile, item):
+    if item[0].family == "lethal":
         os.kill(os.getpid(), signal.SIGKILL)
-    return runner._outcome(task, runner._worker["datasets"][task.dataset], runner._worker["profile"])
+    return runner.run_task(*item, profile)
 
 
 def test_an_interrupt_says_where_the_records_are_and_stops_the_workers(tmp_path):
@@ -177,3 +181,17 @@ def test_an_interrupt_says_where_the_records_are_and_stops_the_workers(tmp_path)
     assert "Traceback" not in errors
     assert end_soon(workers)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["records.jsonl"]
+
+
+def refuse_odd_numbers(number):
+    if number % 2:
+        raise ValueError(f"{number} is odd")
+    return number
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_results_come_with_their_places_and_an_exception_of_a_task_is_raised(n_jobs):
+    events = list(as_finished(refuse_odd_numbers, [4, 0, 2], n_jobs=n_jobs))
+    assert sorted((place, result) for place, result, _ in events if place is not None) == [(0, 4), (1, 0), (2, 2)]
+    with pytest.raises(ValueError, match="3 is odd"):
+        list(as_finished(refuse_odd_numbers, [2, 3], n_jobs=n_jobs))

@@ -11,8 +11,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from mlrh.data import DataError
 from mlrh.spaces import CardinalitySpace, ObservedSpace
-from mlrh.web.features import SHOWN, Features
-from mlrh.web.session import BRIEF, Session
+from mlrh.web._session import BRIEF, SHOWN, Features, Session
 
 NAN = np.nan
 NAMES = list("abcdef")

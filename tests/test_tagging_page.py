@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from mlrh.spaces import CardinalitySpace
-from mlrh.web.session import Session
+from mlrh.web._session import Session
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 NAMES = ["happy", "sad", "calm"]

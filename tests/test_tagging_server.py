@@ -12,12 +12,12 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from mlrh.experiments.style import LIGHT, page_css
+from mlrh._style import LIGHT, page_css
 from mlrh.spaces import CardinalitySpace
 from mlrh.web import known_of
-from mlrh.web.server import ACTIONS, TaggingServer
-from mlrh.web.session import Session
-from mlrh.web.store import Store
+from mlrh.web._server import ACTIONS, TaggingServer
+from mlrh.web._session import Session
+from mlrh.web._store import Store
 
 NAN = np.nan
 RNG = np.random.default_rng(0)
@@ -55,7 +55,7 @@ def running(server):
 def ask(server, method, path, body=None, headers=None):
     """Status, headers and content of one request with the token; a body that isn't text is sent as JSON."""
     headers = {"Authorization": f"Bearer {server.token}", **(headers or {})}
-    connection = HTTPConnection(*server.server_address, timeout=10)
+    connection = HTTPConnection(*server.server_address, timeout=60)  # a first answer may compile
     content = body if body is None or isinstance(body, str) else json.dumps(body)
     try:
         connection.request(method, path, content, (JSON if content is not None else {}) | headers)

@@ -16,9 +16,9 @@ from sklearn.preprocessing import StandardScaler
 from mlrh import MLRHClassifier
 from mlrh.automatic import choose
 from mlrh.data import DataError, MultilabelData
+from mlrh.web import _server as serving_module
 from mlrh.web import known_of, serve
-from mlrh.web import serving as serving_module
-from mlrh.web.serving import make_session
+from mlrh.web._server import make_session
 
 NAN = np.nan
 RNG = np.random.default_rng(0)

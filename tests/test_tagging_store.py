@@ -13,8 +13,7 @@ from scipy import sparse
 
 from mlrh.data import DataError
 from mlrh.web import known_of
-from mlrh.web.fingerprints import Fingerprints
-from mlrh.web.store import Store
+from mlrh.web._store import Fingerprints, Store
 
 NAN = np.nan
 

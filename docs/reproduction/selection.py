@@ -9,8 +9,7 @@ from sklearn.model_selection import KFold
 from mlrh import KernelMLRHClassifier
 from mlrh.data import load
 from mlrh.estimators.cv import best_index, validation_scores
-from mlrh.experiments.plans import PROFILES, Dataset, nested_tasks
-from mlrh.experiments.protocol import _rows
+from mlrh.experiments._protocol import PROFILES, Dataset, _rows, nested_tasks
 
 
 def exact_match(model, X, Y):

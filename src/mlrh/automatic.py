@@ -3,18 +3,17 @@
 Knows nothing of files or terminals; progress goes to a function that the caller gives.
 """
 
-import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
-from importlib import import_module
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, cpu_count, delayed
+from joblib import cpu_count
 from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.compose import ColumnTransformer
@@ -25,25 +24,22 @@ from sklearn.preprocessing import MaxAbsScaler, OneHotEncoder, StandardScaler
 from threadpoolctl import threadpool_limits
 
 from mlrh import decisions
-from mlrh.data.containers import DataError, MultilabelData, Schema
-from mlrh.data.frames import from_frame
+from mlrh._processes import as_finished
+from mlrh.data.containers import DataError, MultilabelData, Schema, from_frame, listed
 from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
 from mlrh.estimators._base import MLRHBase
+from mlrh.estimators._grids import LINEAR_C, RBF_C, RBF_GAMMA, SEARCH_TOL
 from mlrh.estimators.cv import best_index, validation_scores
 from mlrh.estimators.kernel import gamma_scale
 from mlrh.metrics import evaluate
 from mlrh.spaces import LabelSetDistribution
 from mlrh.spaces._kernels.expected_metrics import metric_function
 
-LINEAR_C = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
-RBF_C = (0.1, 1.0, 10.0, 100.0, 1000.0)
-RBF_GAMMA = (0.3, 1.0, 3.0)  # in units of what gamma="scale" means for the training rows
 MAX_RBF_ROWS = 3000  # to try an RBF kernel unasked: its cost grows with the cube of the rows
 MAX_SPARSE_RBF_ROWS = 1000  # sparse rows have many features, where a linear model is hard to beat
 MAX_ASKED_RBF_ROWS = 10_000  # a kernel matrix of 0.8 GB, of which a fit holds several
-MAX_SETS = 2000  # to try the observed space unasked: it costs one product per set, and so many are mostly seen once
-SEARCH_TOL = 1e-5  # of the fits that only serve to choose; validation and the final fit have the default
-SERIAL_SECONDS = 20.0  # computed before processes are started, which alone takes several seconds
+MAX_SETS = 2000  # to try the observed space unasked: it costs one product per set, and of more sets most occur once
+SERIAL_SECONDS = 20.0  # of computing here before processes are started: their start takes several seconds
 
 LABEL_SPACES = ("auto", "cardinality", "observed")
 KERNELS = ("auto", "linear", "rbf")
@@ -78,7 +74,7 @@ class Model:
     validation: dict
 
     def __post_init__(self):
-        # A model file says what the parts are; what isn't a model must not get as far as predict.
+        # A model file names its parts: wrong ones must fail when it is loaded, not in predict.
         is_model = (
             isinstance(self.schema, Schema)
             and isinstance(self.classifier, MLRHBase)
@@ -211,8 +207,8 @@ def choose(
     splits = _splits(len(data.Y), n_folds, seed, notes)
     paths = [_Path(candidate, decision, split) for candidate in candidates for split in splits]
     run = _Runner(n_jobs, len(paths) + len(splits) + 1, report or (lambda done, total, text: None))
-    best = _best(paths, list(run(paths, data)))
-    measured = list(run([_Validation(best, decision, split) for split in splits], data))
+    best = _best(paths, run(paths, data))
+    measured = run([_Validation(best, decision, split) for split in splits], data)
     validation = {metric: [fold[metric] for fold in measured] for metric in measured[0]}
     model = _fitted(best, data, decision, notes)
     run.tell("fit to all rows")
@@ -263,7 +259,7 @@ class _Path:
             _targets(data.Y),
             Cs=self.candidate.Cs,
             splits=[(train, held_out)],
-            scorers=[_Scorer(self.decision)],
+            scorers=[DecisionScorer(self.decision, self.decision)],
         )
         return scores[0, 0, 0]
 
@@ -300,68 +296,44 @@ class _Runner:
         self._done, self._seconds = 0, 0.0
         self._warm: set[tuple] = set()
 
-    def __call__(self, tasks, data) -> Iterator:
-        """The results, in the order of the tasks."""
-        waiting = list(tasks)
-        while waiting and not self._pays_off(waiting):
-            task = waiting.pop(0)
+    def __call__(self, tasks, data) -> list:
+        """The results, in the order of the tasks: computed here at first, and in processes where that pays off."""
+        results: dict[int, Any] = {}
+        while len(results) < len(tasks) and not self._pays_off(len(tasks) - len(results)):
+            task = tasks[len(results)]
             self._warm_up(task)
             begin = time.perf_counter()
-            result = _quietly(task, data)
+            results[len(results)] = _quietly(data, task)
             self._seconds += time.perf_counter() - begin
             self.tell(str(task))
-            yield result
-        if waiting:
-            yield from self._in_processes(waiting, data)
+        n_here, rest = len(results), tasks[len(results) :]
+        n_jobs = min(self._n_jobs or cpu_count(), len(rest))
+        with closing(as_finished(partial(_quietly, data), rest, n_jobs=n_jobs)) as events:
+            for place, result, _ in events:
+                if isinstance(result, ChildProcessError):
+                    raise ChildProcessError(f"A fit ({rest[place]}) failed: {result}; use fewer processes.")
+                if place is not None:
+                    results[n_here + place] = result
+                    self.tell(str(rest[place]))
+        return [results[place] for place in range(len(tasks))]
 
     def tell(self, text):
         self._done += 1
         self._report(self._done, self._total, text)
 
     def _warm_up(self, task):
-        """Do the like of the task with a few rows: a first fit may compile, which says nothing about the next ones."""
+        """Run a task of the same form on a few rows: a first fit may compile, and that time must not count."""
         candidate = task.candidate
         form = type(task), candidate.kernel, candidate.label_space, candidate.size_bias
         if self._n_jobs is None and cpu_count() > 1 and form not in self._warm:
             self._warm.add(form)
-            _quietly(replace(task, split=(np.arange(6), np.arange(6, 8))), _few_rows())
+            _quietly(_few_rows(), replace(task, split=(np.arange(6), np.arange(6, 8))))
 
-    def _pays_off(self, waiting):
+    def _pays_off(self, n_waiting):
         """Whether processes are worth their start."""
         if self._n_jobs is None:
-            return self._seconds > SERIAL_SECONDS and len(waiting) > 1 and cpu_count() > 1
-        return self._n_jobs > 1 and len(waiting) > 1
-
-    def _in_processes(self, tasks, data):
-        n_jobs = min(self._n_jobs or cpu_count(), len(tasks))
-        parallel = Parallel(n_jobs, backend="loky", return_as="generator", initializer=_leave_interrupts_to_the_parent)
-        with _interrupts_delayed():
-            results = parallel(delayed(_quietly)(task, data) for task in tasks)
-        for task, result in zip(tasks, results, strict=True):
-            self.tell(str(task))
-            yield result
-
-
-@contextmanager
-def _interrupts_delayed():
-    """Ctrl-C waits until the block ends; processes that are started in it never hear it, not even while they start."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    for tracker in ("multiprocessing.resource_tracker", "joblib.externals.loky.backend.resource_tracker"):
-        # Both are processes whose start would end the delay, so they must run before.
-        with suppress(ImportError, AttributeError):
-            import_module(tracker).ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _leave_interrupts_to_the_parent():
-    """A worker that heard Ctrl-C too would end with a traceback of its own; the parent ends it quietly."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+            return self._seconds > SERIAL_SECONDS and n_waiting > 1 and cpu_count() > 1
+        return self._n_jobs > 1 and n_waiting > 1
 
 
 def _few_rows():
@@ -371,7 +343,7 @@ def _few_rows():
     return MultilabelData(X, Y, ("a", "b"), ("p", "q", "r"), "few rows")
 
 
-def _quietly(task, data):
+def _quietly(data, task):
     """The task's result, by one thread and without warnings: those of the final fit are the ones that count."""
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")
@@ -379,19 +351,20 @@ def _quietly(task, data):
 
 
 @dataclass(frozen=True)
-class _Scorer:
-    """Mean over rows of the metric that a decision maximises, by that decision."""
+class DecisionScorer:
+    """Scorer (classifier, X, Y) -> mean over rows of a metric, of the sets that a decision answers."""
 
     decision: str
+    metric: str
 
     def __call__(self, classifier, X, Y):
         answer, truth = decisions.BY_NAME[self.decision](classifier.distribution(X)) == 1, _indicator(Y) == 1
         counts = (np.count_nonzero(cell, axis=1) for cell in (answer & truth, answer & ~truth, truth & ~answer))
-        return float(np.mean(metric_function(self.decision, truth.shape[1])(*counts)))
+        return float(np.mean(metric_function(self.metric, truth.shape[1])(*counts)))
 
 
 def _targets(Y):
-    """Y as the classifiers take it: a dense matrix of one column would mean two classes, a sparse one means a label."""
+    """Y as the classifiers take it: to them a dense column is two classes, and a sparse one is one label."""
     return sparse.csr_array(Y) if Y.shape[1] == 1 else Y
 
 
@@ -403,7 +376,7 @@ def _best(paths, scores):
     """The candidate, with its C, of the best mean score over the folds; the first of equals."""
     best, best_score = None, -np.inf
     for candidate, own in groupby(zip(paths, scores, strict=True), key=lambda pair: pair[0].candidate):
-        # Rounded: means of the same numbers in another order differ in the last digit, which must not beat simplicity.
+        # Rounded: sums in another order differ in the last digit, by which a less simple candidate could win.
         mean = np.array([score for _, score in own]).mean(axis=0).round(12)
         _, place = best_index(mean[None, None])
         if best is None or mean[place] > best_score:
@@ -439,20 +412,17 @@ def _with_names(text, data):
     """A warning of the classifier; where it is about labels, which it knows by number, with their names instead."""
     counts = data.Y.sum(axis=0, dtype=np.int64)
     parts = []
-    for count, what in ((0, "No row has"), (len(data.Y), "Every row has")):
+    for count, what, so in ((0, "No row has", "predict it"), (len(data.Y), "Every row has", "leave it out")):
         names = [name for name, own in zip(data.label_names, counts, strict=True) if own == count]
         if names:
-            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-            parts.append(f"{what} the label {', '.join(names[:5])}{more}")
-    if not parts or not text.startswith(UNDETERMINED):
-        return text
-    return f"{'; '.join(parts)}: nothing tells when it is otherwise, so it will hardly ever be predicted otherwise."
+            parts.append(f"{what} the label {listed(names)}, so the model will hardly ever {so}.")
+    return " ".join(parts) if parts and text.startswith(UNDETERMINED) else text
 
 
 def _candidates(data, spaces, kernels):
     """The candidates, simplest first."""
     sizes = np.count_nonzero(data.Y, axis=1)
-    # With two sizes or fewer the intercepts can take a bias per size over: it would be the same model twice.
+    # With two sizes or fewer, the intercepts can express a bias per size: it would be the same model twice.
     biases = (False, True) if np.ptp(sizes) > 1 else (False,)
     forms = [(space, bias) for space in spaces for bias in (biases if space == "cardinality" else (False,))]
     grids: dict[str, tuple] = {"linear": (LINEAR_C, (None,)), "rbf": (RBF_C, RBF_GAMMA)}

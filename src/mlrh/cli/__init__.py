@@ -6,7 +6,10 @@ from typing import Annotated
 import typer
 
 from mlrh import __version__
-from mlrh.cli import fitting, prediction, running, tagging
+from mlrh.cli._experiments import compare, datasets, reproduce
+from mlrh.cli._models import evaluate, fit, predict, tag
+
+__all__ = ["app", "run"]
 
 app = typer.Typer(
     name="mlrh",
@@ -15,13 +18,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-app.command()(fitting.fit)
-app.command()(prediction.predict)
-app.command()(prediction.evaluate)
-app.command()(tagging.tag)
-app.command()(running.compare)
-app.command()(running.reproduce)
-app.command()(running.datasets)
+for command in (fit, predict, evaluate, tag, compare, reproduce, datasets):
+    app.command()(command)
 
 
 def _print_version(wanted: bool):
@@ -45,7 +43,7 @@ def run() -> int:
         return app(standalone_mode=False) or 0
     except typer.Abort:
         return 130
-    except BrokenPipeError:  # whoever reads our output has had enough
+    except BrokenPipeError:  # the reader of our output has gone
         sys.stdout = None
         return 1
     except Exception as error:

@@ -1,4 +1,7 @@
-"""The form in which every data source hands over a multilabel data set. Knows nothing of where it came from."""
+"""The form in which every data source hands over a multilabel data set, and rows of a DataFrame in that form.
+
+A saved model names `mlrh.data.containers.Schema`, so that this module keeps its name.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,6 +13,11 @@ from scipy import sparse
 
 class DataError(ValueError):
     """A data file or folder is not what it should be; the message says where and what to do."""
+
+
+def listed(names, most=5) -> str:
+    """The names for a message, those beyond `most` as a number."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 @dataclass(frozen=True)
@@ -84,10 +92,7 @@ class MultilabelData:
         other way round. A nominal value the schema doesn't know becomes NaN. Labels stay as they are.
         """
         position = {name: column for column, name in enumerate(self.feature_names)}
-        absent = [name for name in schema.feature_names if name not in position]
-        if absent:
-            more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
-            raise DataError(f"{self.name} lacks {len(absent)} of the model's features: {', '.join(absent[:5])}{more}.")
+        _refuse_absent(schema, position, self.name)
         X = self.X[:, [position[name] for name in schema.feature_names]]
         for column, name in enumerate(schema.feature_names):
             own, wanted = self.categories.get(name), schema.categories.get(name)
@@ -99,6 +104,12 @@ class MultilabelData:
     def __repr__(self):
         n_samples, n_features = self.X.shape
         return f"MultilabelData({self.name!r}: {n_samples} rows, {n_features} features, {self.Y.shape[1]} labels)"
+
+
+def _refuse_absent(schema, names, who):
+    absent = [name for name in schema.feature_names if name not in names]
+    if absent:
+        raise DataError(f"{who} lacks {len(absent)} of the model's features: {listed(absent)}.")
 
 
 def _recoded(X, column, own, wanted, where):
@@ -130,7 +141,7 @@ def _numbers(values, own, where):
 
 
 def _codes_of_numbers(values, wanted, where):
-    """Codes of numbers among values that spell numbers; a column that is missing throughout has no type to conflict."""
+    """Codes of numbers among values that spell numbers; a column of missing values only fits any."""
     if np.isnan(values).all():
         return values
     spelled = {}
@@ -142,3 +153,39 @@ def _codes_of_numbers(values, wanted, where):
     if not spelled:
         raise DataError(f"{where} must be one of {', '.join(wanted[:5])}, as in training; found numbers.")
     return np.array([spelled.get(value, np.nan) for value in values])
+
+
+# DataFrames of pandas or polars, neither of which is imported
+
+
+def from_frame(frame, schema: Schema) -> MultilabelData:
+    """The features that the schema names, without labels; other columns are ignored.
+
+    A missing value, and a nominal value the schema doesn't know, become NaN. A column that is missing, or that holds
+    text where the schema has numbers, is a DataError.
+    """
+    _refuse_absent(schema, frame.columns, "The DataFrame")
+    X = np.empty((len(frame), len(schema.feature_names)))
+    for column, name in enumerate(schema.feature_names):
+        values = schema.categories.get(name)
+        cells = list(frame[name])
+        X[:, column] = _frame_numbers(cells, name) if values is None else _frame_codes(cells, values)
+    Y = np.zeros((len(X), 0), np.int8)
+    return MultilabelData(X, Y, schema.feature_names, (), "the DataFrame", schema.categories)
+
+
+def _frame_numbers(cells, name):
+    try:
+        return np.array([np.nan if _is_missing(cell) else float(cell) for cell in cells])
+    except (TypeError, ValueError) as error:
+        raise DataError(f"Column {name!r} of the DataFrame must hold numbers, as in training; {error}.") from error
+
+
+def _frame_codes(cells, values):
+    codes = {value: code for code, value in enumerate(values)}
+    return np.array([np.nan if _is_missing(cell) else codes.get(str(cell), np.nan) for cell in cells], dtype=float)
+
+
+def _is_missing(cell):
+    # pandas.NA compares to nothing; NaN and NaT are unequal to themselves.
+    return cell is None or type(cell).__name__ == "NAType" or cell != cell

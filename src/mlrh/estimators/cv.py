@@ -26,6 +26,7 @@ from mlrh._indicators import UNKNOWN
 from mlrh._warnings import warn
 from mlrh.estimators import _targets
 from mlrh.estimators._base import MLRHBase
+from mlrh.estimators._grids import LOG10_CS
 from mlrh.estimators.kernel import KernelMLRHClassifier
 from mlrh.estimators.linear import MLRHClassifier
 from mlrh.metrics import FLOOR
@@ -336,7 +337,7 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
 def _grid(Cs):
     """The values of C in ascending order, floats."""
     if isinstance(Cs, Integral) and not isinstance(Cs, bool):
-        return np.logspace(-4, 4, Cs).tolist()
+        return np.logspace(*LOG10_CS, Cs).tolist()
     values = np.asarray(Cs)
     is_list = values.dtype.kind in "iuf" and values.ndim <= 1
     values = np.sort(values.ravel().astype(np.float64)).tolist() if is_list else []

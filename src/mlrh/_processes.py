@@ -1,0 +1,113 @@
+"""Tasks in processes, one thread each: results as they finish. Ctrl-C and a worker that dies are dealt with here."""
+
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any
+
+from joblib import Parallel, delayed
+from threadpoolctl import threadpool_limits
+
+
+def as_finished(
+    work: Callable, tasks: Sequence, *, n_jobs: int
+) -> Generator[tuple[int | None, Any, list[int]], None, None]:
+    """(index of a finished task, its result, indices of running tasks) as it happens.
+
+    The index is None where tasks have begun and none is finished yet. An exception of `work` is raised here. Where a
+    worker dies, for want of memory say, the tasks that were running are tried again one by one, so that only the one to
+    blame is lost: its result is a ChildProcessError. Leaving the loop, by Ctrl-C say, ends the workers.
+    """
+    if n_jobs == 1:
+        for place, task in enumerate(tasks):
+            yield None, None, [place]
+            yield place, _on_one_thread(work, task), []
+        return
+    waiting = list(range(len(tasks)))
+    while waiting:
+        suspects = yield from _until_a_death(work, tasks, waiting, n_jobs)
+        for place in suspects:
+            waiting.remove(place)
+            if (yield from _until_a_death(work, tasks, [place], 1)):
+                yield place, ChildProcessError("its process died, perhaps for want of memory"), []
+
+
+def _until_a_death(work, tasks, waiting, n_jobs):
+    """The events of the waiting tasks, which leave the list as they finish; returns those that ran as a worker died."""
+    running: list[int] = []
+
+    def begun(places):
+        for place in places:
+            running.append(place)
+            yield delayed(_in_worker)(work, tasks[place], place)
+
+    # So few are sent ahead that what is sent is what runs. A pool of one would be no process at all.
+    options = {"batch_size": 1, "pre_dispatch": n_jobs, "return_as": "generator_unordered"}
+    parallel = Parallel(max(n_jobs, 2), "loky", initializer=_begin_worker, initargs=(os.getpid(),), **options)
+    results: Any = None
+    try:
+        with _interrupts_delayed():
+            results = parallel(begun(list(waiting)))
+        yield None, None, list(running)
+        for place, result in results:
+            running.remove(place)
+            waiting.remove(place)
+            yield place, result, list(running)
+    except BrokenProcessPool:
+        return list(running)
+    finally:
+        if results is not None:
+            _end(results)
+    return []
+
+
+def _end(results):
+    """End the workers, if they still compute: joblib would warn that this work is lost."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        results.close()
+
+
+def _in_worker(work, task, place):
+    return place, _on_one_thread(work, task)
+
+
+def _on_one_thread(work, task):
+    with threadpool_limits(1):
+        return work(task)
+
+
+def _begin_worker(parent):
+    """A worker that heard Ctrl-C too would end with a traceback of its own; the parent ends it quietly."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+
+
+def _die_with(parent):
+    """A worker whose parent was killed would wait for work for ever."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+@contextmanager
+def _interrupts_delayed():
+    """Ctrl-C waits until the block ends; processes that are started in it never hear it, not even while they start."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    for tracker in ("multiprocessing.resource_tracker", "joblib.externals.loky.backend.resource_tracker"):
+        # Both are processes whose start would end the delay, so they must run before.
+        with suppress(ImportError, AttributeError):
+            import_module(tracker).ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,237 @@
+"""The commands that run experiments, compare and reproduce, with their progress; and the list of public data sets."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from mlrh.cli._inputs import FormatOption, IgnoreOption, JobsOption, LabelsOption, chosen_labels, read_data
+from mlrh.cli._output import quiet_if_closed, say, warnings_as_notes
+
+METHODS = (  # written out, so that --help needs none of what they are made of; a test compares
+    "mlrh-rbf, mlrh-rbf-observed, mlrh-linear, mlrh-linear-observed, br-svm, lp-svm, lp-lr, br-lr, cc-lr, lp-rf, ml-knn"
+)
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir", help="Folder with the public data sets; default: the variable MLRH_DATA.", show_default=False
+    ),
+]
+Full = Annotated[bool, typer.Option("--full", help="Whole grids, 5 inner folds and five outer seeds.")]
+
+
+def reproduce(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for records and report.")] = Path(
+        "reproduction"
+    ),
+    full: Full = False,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", help="Data set of the catalogue, or digits; may be repeated. Default: scene, emotions."),
+    ] = None,
+    data_dir: DataDir = None,
+    jobs: JobsOption = None,
+) -> None:
+    """Reproduce the paper's tables beside its published figures, as a page to open.
+
+    Writes records.jsonl, report.md and report.html. A run that was stopped, even by kill -9, goes on where it was when
+    the same command is given again.
+
+    Example: `mlrh reproduce --data-dir data --output reproduction`
+    """
+    from mlrh.experiments._protocol import PROFILES
+    from mlrh.experiments._reproduce import PAPER_SETS, paper_datasets
+    from mlrh.experiments._reproduce import reproduce as run
+
+    names = list(dict.fromkeys(data or PAPER_SETS))
+    found, left = paper_datasets(names, data_dir)
+    console = Console(stderr=True)
+    for sentence in left:
+        say(console, f"Left out: {sentence}")
+    profile = PROFILES["full" if full else "quick"]
+    with progress_on(console, output) as report:
+        page = run(found, profile, output, left=left, n_jobs=jobs, report=report)
+    _publish(page, output)
+
+
+def compare(
+    file: Annotated[
+        str, typer.Argument(help="Data file (ARFF, LIBSVM, CSV, Parquet; also .gz) or a name of `mlrh datasets`.")
+    ],
+    labels: LabelsOption = None,
+    ignore: IgnoreOption = None,
+    format: FormatOption = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", help=f"One of {METHODS}; may be repeated. Default: all.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder for records and report; default: the file's stem + -comparison.",
+            show_default=False,
+        ),
+    ] = None,
+    full: Full = False,
+    data_dir: DataDir = None,
+    jobs: JobsOption = None,
+) -> None:
+    """Compare MLRH with other methods on your own file, by nested cross validation.
+
+    Every method sees the same 5 outer folds and chooses its hyperparameters by cross validation on the training part.
+    A run that was stopped goes on where it was.
+
+    Example: `mlrh compare songs.csv --labels happy,sad,calm --method mlrh-linear --method br-lr`
+    """
+    from mlrh.experiments._protocol import PROFILES, Dataset
+    from mlrh.experiments._reproduce import compare as run
+
+    families = _families(method)
+    name, data = _named_data(file, labels, format, data_dir)
+    dataset = Dataset(name, data.without(ignore or ()))
+    _check_size(dataset)
+    output = output or Path(f"{dataset.name}-comparison")
+    with progress_on(Console(stderr=True), output) as report:
+        page = run(dataset, families, PROFILES["full" if full else "quick"], output, n_jobs=jobs, report=report)
+    _publish(page, output)
+
+
+def datasets(data_dir: DataDir = None) -> None:
+    """List the public data sets by name, and whether they are there.
+
+    Example: `mlrh datasets --data-dir data`
+    """
+    from mlrh.data._catalogue import CATALOGUE, is_here
+
+    table = Table("name", *("N", "D", "K", "cardinality", "largest set"), "here", box=None, pad_edge=False)
+    for column in table.columns[1:6]:
+        column.justify = "right"
+    for entry in CATALOGUE.values():
+        place = is_here(entry.name, data_dir=data_dir) or "no, would be downloaded"
+        numbers = (entry.n_samples, entry.n_features, entry.n_labels)
+        table.add_row(entry.name, *map(str, numbers), f"{entry.cardinality:.3f}", str(entry.max_labels), place)
+    with quiet_if_closed():
+        Console(width=max(Console().width, 80)).print(table)  # a narrow terminal wraps lines, it cuts none
+
+
+def _publish(page, folder):
+    from mlrh.experiments._report import to_terminal, write_report
+
+    paths = write_report(page, folder)
+    with quiet_if_closed():
+        to_terminal(page, Console())
+    say(Console(stderr=True), f"Written: {', '.join(map(str, paths))}")
+
+
+def _families(methods):
+    from mlrh.experiments._methods import FAMILIES
+
+    unknown = [name for name in methods or () if name not in FAMILIES]
+    if unknown:
+        raise ValueError(f"Unknown method {unknown[0]!r}; the methods are {', '.join(FAMILIES)}.")
+    return tuple(dict.fromkeys(methods)) if methods else tuple(FAMILIES)
+
+
+def _named_data(file, labels, format, data_dir):
+    """A name for tables and the data, of a file or of the catalogue."""
+    from mlrh.data import load
+    from mlrh.data._catalogue import CATALOGUE
+
+    if not Path(file).exists() and (file in CATALOGUE or re.fullmatch(r"\w+", file)):
+        return file, load(file, data_dir=data_dir)
+    with warnings_as_notes(Console(stderr=True)):
+        data = read_data(file, chosen_labels(labels), format)
+    return data.name, data
+
+
+def _check_size(dataset):
+    from mlrh.experiments._protocol import N_FOLDS
+
+    n_rows, n_labels = dataset.data.Y.shape
+    if n_labels < 2:
+        raise ValueError(f"{dataset.name} has {n_labels} label; label sets can be compared from 2 labels on.")
+    if n_rows < 5 * N_FOLDS:
+        raise ValueError(f"{dataset.name} has {n_rows} rows; {N_FOLDS} outer folds with inner ones need {5 * N_FOLDS}.")
+
+
+# Progress: a bar on a terminal, one line per finished task elsewhere
+
+
+@contextmanager
+def progress_on(console: Console, folder: Path) -> Iterator[Callable]:
+    """Gives the function (stage, progress) that an experiment calls; an interrupt is told where the records are."""
+    try:
+        if console.is_terminal:
+            with _bar(console) as bar:
+                yield _on_bar(bar)
+        else:
+            yield _in_lines(console)
+    except KeyboardInterrupt:
+        sentence = (
+            f"Stopped; what is finished is in {folder / 'records.jsonl'}, and the same command goes on from there."
+        )
+        say(console, sentence)
+        raise
+
+
+def _bar(console):
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+        TextColumn("[dim]{task.fields[running]}"),
+    )
+    return Progress(*columns, console=console)
+
+
+def _on_bar(bar):
+    stages: dict = {}
+
+    def report(stage, progress):
+        if stage not in stages:
+            stages[stage] = bar.add_task(stage, total=progress.n_tasks, left="", running="")
+        running = ", ".join(dict.fromkeys(f"{task.dataset} {task.family}" for task in progress.running))
+        done = progress.n_done == progress.n_tasks
+        left = "" if done else left_in_words(progress.seconds_left)
+        bar.update(stages[stage], completed=progress.n_done, left=left, running=running)
+        if progress.failure:
+            bar.console.print(_failed(progress), markup=False)
+
+    return report
+
+
+def _in_lines(console):
+    def report(stage, progress):
+        task = progress.finished
+        if task is None:
+            return
+        what = f"{task.dataset}, {task.family}, seed {task.seed}, fold {task.fold}"
+        left = left_in_words(progress.seconds_left)
+        line = f"{stage}: {progress.n_done} of {progress.n_tasks}, {what}{', ' if left else ''}{left}"
+        say(console, _failed(progress) if progress.failure else line)
+
+    return report
+
+
+def _failed(progress):
+    task = progress.finished
+    return f"Failed: {task.family} on {task.dataset}, fold {task.fold}: {progress.failure}"
+
+
+def left_in_words(seconds: float | None) -> str:
+    """How long is left, roughly; nothing where it isn't known."""
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"{max(round(seconds), 1)} s left"
+    return f"{round(seconds / 60)} min left"

@@ -1,0 +1,362 @@
+"""The commands that make and use a model: fit, predict, evaluate and tag."""
+
+import json
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from mlrh.cli._inputs import (
+    FORMAT_HELP,
+    Format,
+    FormatOption,
+    IgnoreOption,
+    JobsOption,
+    LabelsOption,
+    chosen_labels,
+    load_model,
+    read_data,
+    read_labelled_rows,
+    read_rows,
+)
+from mlrh.cli._output import (
+    Target,
+    check_output,
+    check_replaced,
+    described_choice,
+    described_data,
+    facts,
+    metrics_table,
+    progress_bar,
+    quiet_if_closed,
+    say,
+    spread_table,
+    standard_output,
+    target_format,
+    warnings_as_notes,
+    write_predictions,
+)
+
+
+def fit(
+    file: Annotated[
+        str,
+        typer.Argument(help="Data file (ARFF, LIBSVM, CSV, Parquet; also .gz), or - for standard input."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Model file; default: the data file's stem + .mlrh.", show_default=False),
+    ] = None,
+    labels: LabelsOption = None,
+    ignore: IgnoreOption = None,
+    format: FormatOption = None,
+    label_space: Annotated[
+        Literal["auto", "cardinality", "observed"],
+        typer.Option("--label-space", help="All sets of the sizes that the rows show, or only the sets they show."),
+    ] = "auto",
+    kernel: Annotated[
+        Literal["auto", "linear", "rbf"], typer.Option("--kernel", help="Linear or RBF scores.")
+    ] = "auto",
+    decision: Annotated[
+        Literal["exact_match", "hamming", "f1", "jaccard"],
+        typer.Option("--decision", help="What predictions are to do best: whole sets, single labels, F1, Jaccard."),
+    ] = "exact_match",
+    folds: Annotated[int, typer.Option("--folds", min=2, help="Folds of the cross validation.")] = 5,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the folds.")] = 0,
+    jobs: JobsOption = None,
+) -> None:
+    """Fit a model to a data file and save it.
+
+    Kernel, C, gamma and label space are chosen by cross validation. An existing model file is replaced once the new
+    one is complete; any other existing file is refused.
+
+    Example: `mlrh fit songs.csv --labels happy,sad,calm --output songs.mlrh`
+    """
+    console = Console(stderr=True)
+    chosen = chosen_labels(labels)
+    target = _model_file(file, output, labels or [])
+    from mlrh.automatic import choose
+    from mlrh.persistence import save
+
+    with warnings_as_notes(console):
+        data = read_data(file, chosen, format).without(ignore or ())
+    console.print(facts({"data": described_data(data)}), highlight=False)
+    with progress_bar(console) as report:
+        model = choose(
+            data,
+            label_space=label_space,
+            kernel=kernel,
+            decision=decision,
+            n_folds=folds,
+            seed=seed,
+            n_jobs=jobs,
+            report=report,
+        )
+    save(model, target)
+    _tell(console, model)
+    _advise(console, file, labels)
+    say(console, f"Saved: {target}")
+
+
+def _model_file(file, output, labels):
+    """Where to save; refused before anything is computed."""
+    from mlrh.data._sources import parts_of
+
+    if output is not None and str(output) == "-":
+        raise ValueError("A model can't be written to standard output; give the name of a file with --output.")
+    if output is None and file == "-":
+        raise ValueError("A model of standard input needs a name; give it with --output.")
+    target = output or Path(f"{parts_of(Path(file).name)[0]}.mlrh")
+    check_output(str(target), [file, *labels])
+    if target.exists() and target.stat().st_size and not _is_model_file(target):
+        raise ValueError(f"{target} exists and is not a model file; remove it or choose another name with --output.")
+    return target
+
+
+def _is_model_file(path):
+    from mlrh.persistence import HEADER
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return HEADER in archive.namelist()
+    except zipfile.BadZipFile:
+        return False
+
+
+def _tell(console, model):
+    settings = model.settings
+    console.print(facts(described_choice(model)), highlight=False)
+    for note in settings["notes"]:
+        say(console, f"Note: {note}")
+    console.print(f"\nCross validation, {settings['n_folds']} folds:", highlight=False)
+    console.print(spread_table(model.validation), highlight=False)
+
+
+def _advise(console, file, labels):
+    shown = "FILE" if file == "-" else file
+    options = " --labels ..." if labels else ""
+    say(console, "\nThe settings were chosen by the same folds, so this is slightly optimistic.")
+    say(console, f"For an estimate that isn't: mlrh compare {shown}{options}\n")
+
+
+MAX_TOP = 1000
+CELLS_PER_CHUNK = 2**20  # of the label sets that are in memory at once
+
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file that `mlrh fit` saved.")]
+DataFile = Annotated[
+    str,
+    typer.Argument(metavar="FILE", help="Data file (ARFF, LIBSVM, CSV, Parquet; also .gz), or - for standard input."),
+]
+
+
+def predict(
+    model_file: ModelFile,
+    file: DataFile,
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="File to write; its suffix says the format. - is standard output.")
+    ] = "-",
+    format_in: Annotated[
+        Format | None, typer.Option("--format", "--format-in", help=FORMAT_HELP, show_default=False)
+    ] = None,
+    to: Annotated[
+        Target | None,
+        typer.Option("--to", help="Format to write; default: by the suffix, else csv.", show_default=False),
+    ] = None,
+    marginals: Annotated[
+        bool, typer.Option("--marginals", help="Also the probability of each label, in columns P(name).")
+    ] = False,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            "--top",
+            min=1,
+            max=MAX_TOP,
+            help="The N most probable label sets of each row, in N lines with a column rank.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    r"""Predict label sets for new rows.
+
+    Columns: row (from 1), labels, probability of that label set. In CSV, labels are separated by ; and a ; or \ within
+    a name has a \ before it; in jsonl and parquet they are a list. Label columns that the file may have are ignored,
+    and so are columns that the model doesn't know, whatever they hold. Values of nominal columns that it doesn't know
+    count as missing, and are noted. With --top the sets are the most probable ones, whatever the decision.
+    An existing file is replaced only if it holds predictions.
+
+    Example: `mlrh predict songs.mlrh new.csv --marginals --output predictions.csv`
+    """
+    console = Console(stderr=True)
+    to = target_format(output, to)
+    if output == "-":
+        standard_output()
+    else:
+        check_output(output, [str(model_file), file])
+        check_replaced(output)
+    with warnings_as_notes(console):
+        model = load_model(model_file)
+        data = read_rows(file, model, format_in)
+    columns = ["row", *(["rank"] if top else []), "labels", "probability"]
+    columns += [f"P({name})" for name in model.schema.label_names] if marginals else []
+    write_predictions(_predictions(model, data, marginals=marginals, top=top), columns, output, to)
+    if output != "-":
+        say(console, f"Written: {output}")
+
+
+def evaluate(
+    model_file: ModelFile,
+    file: DataFile,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--labels",
+            help="Label columns if they have other names than in training, in the order of training; separated by "
+            "commas (a name that holds one: in double quotes), or a .txt file with one name per line.",
+            show_default=False,
+        ),
+    ] = None,
+    format: FormatOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Measure a model on rows whose labels are known, and that it wasn't fitted to.
+
+    A row of a LIBSVM file with labels that the model doesn't know is no exact match, and its set held impossible; the
+    other measures are of the model's labels.
+
+    Example: `mlrh evaluate songs.mlrh test.csv`
+    """
+    console = Console(stderr=True)
+    standard_output()
+    with warnings_as_notes(console):
+        model = load_model(model_file)
+        data = read_labelled_rows(file, model, chosen_labels(labels), format)
+        measured = _measured(model, data)
+    with quiet_if_closed():
+        if as_json:
+            typer.echo(json.dumps({"n_rows": len(data.Y), **measured}))
+        else:
+            typer.echo(f"{data.name}: {len(data.Y):,} rows")
+            Console().print(metrics_table(measured), highlight=False)
+
+
+def _measured(model, data):
+    """The measures of the model; a row with labels that it doesn't know (they come after its own) is never right."""
+    import numpy as np
+
+    from mlrh import metrics
+
+    n_labels = len(model.schema.label_names)
+    Y, is_foreign = data.Y[:, :n_labels], data.Y[:, n_labels:].any(axis=1)
+    distribution = model.distribution(data)
+    predicted, log_prob = model.decide(distribution), distribution.log_prob(Y)
+    measured = metrics.evaluate(Y, predicted, np.where(is_foreign, -np.inf, log_prob))
+    if is_foreign.any():
+        measured["exact_match"] = float(((predicted == Y).all(axis=1) & ~is_foreign).mean())
+        names = data.label_names[n_labels : n_labels + 3]
+        more = ", ..." if data.Y.shape[1] > n_labels + 3 else ""
+        what = f"{is_foreign.sum()} of {len(Y)} rows have labels that the model doesn't know ({', '.join(names)}{more})"
+        warnings.warn(f"{data.name}: {what}, so they count as not matched.", UserWarning, stacklevel=2)
+    return measured
+
+
+def _predictions(model, data, *, marginals, top):
+    """Lists of predictions, of as many rows at a time as memory bears."""
+    n_rows, n_labels = data.X.shape[0], len(model.schema.label_names)
+    step = max(1, CELLS_PER_CHUNK // (n_labels * (top or 1)))
+    for start in range(0, n_rows, step):
+        distribution = model.distribution(data.rows(slice(start, start + step)))
+        sets, log_probs = _answers(model, distribution, top)
+        yield list(_records(model, start, sets, log_probs, distribution.marginals() if marginals else None, top))
+
+
+def _answers(model, distribution, top):
+    """Label sets (n_rows, n, n_labels) and log-probabilities (n_rows, n): the decision's, or the most probable ones."""
+    if top:
+        return distribution.top_sets(top)
+    sets = model.decide(distribution)
+    return sets[:, None], distribution.log_prob(sets)[:, None]
+
+
+def _records(model, start, sets, log_probs, marginals, top):
+    import numpy as np
+
+    names = model.schema.label_names
+    columns = [f"P({name})" for name in names]
+    probabilities = np.exp(np.minimum(log_probs, 0.0))
+    for row, own_sets in enumerate(sets):
+        also = {} if marginals is None else dict(zip(columns, marginals[row].tolist(), strict=True))
+        for rank, labels in enumerate(own_sets):
+            if top and np.isneginf(log_probs[row, rank]):
+                break  # the space has no more sets
+            yield {
+                "row": start + row + 1,
+                **({"rank": rank + 1} if top else {}),
+                "labels": [names[label] for label in np.flatnonzero(labels)],
+                "probability": float(probabilities[row, rank]),
+                **also,
+            }
+
+
+def tag(
+    model_file: Annotated[Path, typer.Argument(metavar="MODEL", help="Model file that `mlrh fit` saved.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="ROWS", help="Data file (ARFF, LIBSVM, CSV, Parquet; also .gz), or - for standard input."
+        ),
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="CSV file of what was decided; default: beside the data file, its stem + -confirmed.csv.",
+            show_default=False,
+        ),
+    ] = None,
+    format: FormatOption = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page; 0 is any free one.")] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
+) -> None:
+    """Go through rows on a page: confirm or reject labels and see the others move.
+
+    The page is for this machine, and for who knows its address, which holds a token. Every click is saved at once, as 1
+    (present), 0 (absent) or nothing (nobody looked) in the columns of the labels; the column row counts from 1. The
+    same command goes on from an existing file, unless that is about other rows. Label columns that the rows may have
+    are ignored. Ctrl-C ends it.
+
+    Example: `mlrh tag songs.mlrh new.csv --output confirmed.csv`
+    """
+    console = Console(stderr=True)
+    target = _decisions_file(file, output)
+    check_output(target, [str(model_file), file])
+    from mlrh.web._server import make_session, run_page
+
+    with warnings_as_notes(console):
+        model = load_model(model_file)
+        data = read_rows(file, model, format)
+        session, about = make_session(model, data, output=target)
+    try:
+        run_page(session, about, port=port, open_browser=browser, tell=lambda sentence: say(console, sentence))
+    except KeyboardInterrupt:
+        is_kept = Path(target).exists()
+        say(
+            console,
+            f"Stopped; what was decided is in {target}, and the same command goes on from there."
+            if is_kept
+            else "Stopped; nothing was decided.",
+        )
+        raise
+
+
+def _decisions_file(file, output):
+    from mlrh.data._sources import parts_of
+
+    if output == "-":
+        raise ValueError("Decisions are saved with every click, so they need a file; give its name with --output.")
+    if output is None and file == "-":
+        raise ValueError("Decisions about standard input need a file; give its name with --output.")
+    return output or str(Path(file).parent / f"{parts_of(Path(file).name)[0]}-confirmed.csv")

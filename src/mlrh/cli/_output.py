@@ -1,0 +1,315 @@
+"""What commands print and write: predictions as CSV, JSON lines or Parquet; tables, notes and a progress bar.
+
+A prediction is a dict with the keys of `columns`: row, rank (where several sets per row are asked for), labels (a list
+of names), probability, and "P(name)" for each label whose marginal is asked for.
+"""
+
+import csv
+import io
+import json
+import os
+import sys
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+Target = Literal["csv", "jsonl", "parquet"]
+SUFFIXES: dict[str, Target] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+SEPARATOR, ESCAPE = ";", "\\"
+DIGITS = 6  # significant digits of probabilities in text; Parquet has them in full
+
+Chunks = Iterable[list[dict[str, Any]]]
+
+
+def target_format(output: str, asked: Target | None) -> Target:
+    """The format to write: the one asked for, else by the suffix, else CSV on standard output."""
+    from mlrh.data._sources import parts_of
+
+    if output == "-":
+        return asked or "csv"
+    _, suffix, zipped = parts_of(Path(output).name)
+    format = asked or SUFFIXES.get(suffix)
+    if format is None:
+        raise ValueError(f"{output}: the suffix must be one of {', '.join(SUFFIXES)}, or say the format with --to.")
+    if format == "parquet" and zipped:
+        raise ValueError(f"{output}: Parquet files are compressed inside; leave out .gz.")
+    return format
+
+
+def check_output(output: str, others: Iterable[str]) -> None:
+    """Raise a ValueError where a file can't be written there, or would take the place of one of the others."""
+    path = Path(output)
+    folder = path.resolve().parent
+    if path.is_dir():
+        raise ValueError(f"{output} is a folder; give the name of a file in it.")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{output} is not a regular file, so it can't be replaced; choose another name.")
+    if not folder.is_dir():
+        raise ValueError(f"There is no folder {folder}, in which {path.name} is to be written; create it first.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"The folder {folder} can't be written to; choose another with --output.")
+    if any(Path(other).is_file() and path.exists() and os.path.samefile(other, path) for other in others):
+        raise ValueError(f"{output} is also read, and would be overwritten; choose another name with --output.")
+
+
+def check_replaced(output: str) -> None:
+    """Raise a ValueError where a file exists that holds something else than predictions."""
+    path = Path(output)
+    if not path.exists() or not path.stat().st_size:
+        return
+    start = path.read_bytes()[:4096]
+    if start.startswith(b"\x1f\x8b"):
+        start = zlib.decompressobj(wbits=31).decompress(start)
+    is_ours = start.startswith((b"row,", b'{"row": ')) or (start.startswith(b"PAR1") and _has_row_column(path))
+    if not is_ours:
+        raise ValueError(f"{output} exists and holds no predictions; remove it or choose another name with --output.")
+
+
+def _has_row_column(path):
+    from pyarrow import parquet
+
+    return "row" in parquet.read_schema(path).names
+
+
+def write_predictions(chunks: Chunks, columns: list[str], output: str, format: Target) -> None:
+    """Write predictions, to a file all or nothing, to standard output ("-") as they come."""
+    if format == "parquet":
+        _write_parquet(chunks, columns, output)
+        return
+    texts = _csv_texts(chunks, columns) if format == "csv" else _json_texts(chunks)
+    if output != "-":
+        from mlrh.data._sources import write_texts
+
+        write_texts({Path(output): texts})
+        return
+    with quiet_if_closed() as out:
+        for text in texts:
+            out.buffer.write(text.encode("utf-8"))
+            out.flush()
+
+
+def joined(names: Iterable[str]) -> str:
+    r"""Names in one text, separated by semicolons; a semicolon or backslash within a name has a backslash before it.
+
+    >>> print(joined(["calm", "rock; roll"]))
+    calm;rock\; roll
+    """
+    escaped = (name.replace(ESCAPE, ESCAPE * 2).replace(SEPARATOR, ESCAPE + SEPARATOR) for name in names)
+    return SEPARATOR.join(escaped)
+
+
+@contextmanager
+def quiet_if_closed() -> Iterator[Any]:
+    """Gives standard output; a block that prints to a pipe whose reader has gone (`| head`) ends quietly."""
+    out = standard_output()
+    try:
+        yield out
+        out.flush()
+    except OSError as error:
+        # Python flushes once more at exit, and would complain there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise OSError(f"Standard output can't be written ({error.strerror or error}).") from error
+
+
+def standard_output() -> Any:
+    """Standard output, or a ValueError where it was closed before the program began (`>&-`)."""
+    if sys.stdout is None:
+        raise ValueError("Standard output is closed; open it, or give a file with --output where there is one.")
+    return sys.stdout
+
+
+def _csv_texts(chunks, columns):
+    yield _csv_lines([columns])
+    for chunk in chunks:
+        yield _csv_lines([[_cell(record[column]) for column in columns] for record in chunk])
+
+
+def _csv_lines(rows):
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _cell(value):
+    if isinstance(value, list):
+        return joined(value)
+    return f"{value:.{DIGITS}g}" if isinstance(value, float) else value
+
+
+def _json_texts(chunks):
+    for chunk in chunks:
+        yield "".join(map(_json_line, chunk))
+
+
+def _json_line(record):
+    rounded = {key: _rounded(value) for key, value in record.items()}
+    return json.dumps(rounded, ensure_ascii=False) + "\n"
+
+
+def _rounded(value):
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def _write_parquet(chunks, columns, output):
+    from mlrh.data._sources import writing
+
+    if output == "-":
+        with quiet_if_closed() as out:
+            content = io.BytesIO()
+            _parquet_to(content, chunks, columns)
+            out.buffer.write(content.getvalue())
+        return
+    with writing(Path(output)) as (file,):
+        _parquet_to(file, chunks, columns)
+
+
+def _parquet_to(file: IO[bytes], chunks, columns):
+    try:
+        pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ImportError("Parquet files need pyarrow, which is not installed; run: pip install pyarrow") from error
+    types = {"row": pyarrow.int64(), "rank": pyarrow.int64(), "labels": pyarrow.list_(pyarrow.string())}
+    schema = pyarrow.schema([(column, types.get(column, pyarrow.float64())) for column in columns])
+    with parquet.ParquetWriter(file, schema) as writer:
+        for chunk in chunks:
+            writer.write_table(pyarrow.Table.from_pylist(chunk, schema))
+
+
+# Said to a person
+
+FLOOR_NOTE = "log-loss: P at least 1e-6\nheld impossible: P = 0"
+SCALINGS = {"standard": "standardised", "max_abs": "divided by the largest magnitude of each"}
+
+
+def say(console: Console, text: str) -> None:
+    """Print a sentence without breaking long lines, so that paths in it can be copied."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def warnings_as_notes(console: Console) -> Iterator[None]:
+    """What the block warns of for users is printed as notes, each once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            texts = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
+            for text in dict.fromkeys(texts):
+                say(console, f"Note: {text}")
+
+
+@contextmanager
+def progress_bar(console: Console) -> Iterator[Callable[[int, int, str], None]]:
+    """Gives a function of (done, total, text) that moves a bar on a terminal and is silent elsewhere."""
+    if not console.is_terminal:
+        yield lambda done, total, text: None
+        return
+    columns = (TextColumn("Choosing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("[dim]{task.description}"), console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def report(done, total, text):
+            bar.update(task, completed=done, total=total, description=escape(text))
+
+        yield report
+
+
+def facts(rows: Mapping[str, str]) -> Table:
+    """A table of names and what is to say about them, without lines."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in rows.items():
+        table.add_row(name, escape(text))
+    return table
+
+
+def described_data(data: Any) -> str:
+    """Rows, features, labels and labels per row of a data set, in words."""
+    sizes = data.Y.sum(axis=1)
+    n_rows, n_features = data.X.shape
+    spread = f"{sizes.min()} to {sizes.max()}" if sizes.min() < sizes.max() else "in every row"
+    counts = [_counted(n_rows, "row"), _counted(n_features, "feature"), _counted(data.Y.shape[1], "label")]
+    return f"{data.name}: {', '.join(counts)}; {sizes.mean():.2f} labels per row ({spread})"
+
+
+DECISIONS = {"exact_match": "exact match", "hamming": "Hamming", "f1": "F1 by row", "jaccard": "Jaccard index"}
+
+
+def described_choice(model: Any) -> dict[str, str]:
+    """What was chosen, by name."""
+    settings = model.settings
+    scores = f"linear, C = {settings['C']:g}"
+    if settings["kernel"] == "rbf":
+        gamma = f"gamma = {settings['gamma']:.4g} ({settings['gamma_units']:g} x scale)"
+        scores = f"RBF kernel, C = {settings['C']:g}, {gamma}"
+    return {
+        "scores": scores,
+        "label space": _described_space(model.classifier, settings),
+        "features": _described_features(model.schema, settings),
+        "decision": DECISIONS[settings["decision"]],
+    }
+
+
+def spread_table(validation: Mapping[str, list[float]]) -> Table:
+    """Mean and standard deviation of each metric over the folds."""
+    import numpy as np
+
+    from mlrh.metrics import NAMES
+
+    table = _numbers("", "mean", "± sd")
+    for metric, name in NAMES.items():
+        values = validation[metric]
+        deviation = f"{np.std(values, ddof=1):.3f}"
+        table.add_row(name, f"{np.mean(values):.3f}", deviation)
+    return table
+
+
+def metrics_table(metrics: Mapping[str, float]) -> Table:
+    """Each metric and its value."""
+    from mlrh.metrics import NAMES
+
+    table = _numbers("metric", "value")
+    for metric, name in NAMES.items():
+        table.add_row(name, f"{metrics[metric]:.4f}")
+    return table
+
+
+def _numbers(*headers):
+    table = Table(*headers, box=None, pad_edge=False, caption=FLOOR_NOTE, caption_justify="left", caption_style="dim")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
+
+
+def _described_space(classifier, settings):
+    smallest, largest = settings["min_labels"], settings["max_labels"]
+    sizes = f"{smallest} to {largest} labels" if smallest < largest else _counted(smallest, "label")
+    if settings["label_space"] == "observed":
+        return f"observed: {_counted(len(classifier.sets_), 'set')} of {sizes}, each with a bias"
+    bias = ", with a bias per size" if settings["size_bias"] else ""
+    return f"cardinality: all sets of {sizes}{bias}"
+
+
+def _described_features(schema, settings):
+    n_nominal = len(schema.categories)
+    n_numbers = len(schema.feature_names) - n_nominal
+    parts = [f"{_counted(n_numbers, 'number')}, {SCALINGS[settings['scaling']]}"] if n_numbers else []
+    if n_nominal:
+        parts.append(f"{n_nominal} nominal, one 0/1 column per value")
+    return "; ".join(parts)
+
+
+def _counted(n, word):
+    return f"{n:,} {word}{'' if n == 1 else 's'}"

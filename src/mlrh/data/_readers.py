@@ -1,0 +1,237 @@
+"""Data files of every known format, in and out. Knows formats by name only; each has a module of its own."""
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from numbers import Integral
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from scipy import sparse
+
+from mlrh.data._arff import arff_texts, read_arff, read_xml
+from mlrh.data._columns import LabelChoice, refuse_repeats
+from mlrh.data._libsvm import libsvm_text, read_libsvm
+from mlrh.data._sources import Source, load, parts_of, shown, write_texts
+from mlrh.data._tables import csv_text, read_csv, read_parquet, write_parquet
+from mlrh.data.containers import DataError, MultilabelData, Schema, listed
+
+FORMATS = ("arff", "libsvm", "csv", "parquet")
+READ_SUFFIXES = {
+    ".arff": "arff",
+    ".libsvm": "libsvm",
+    ".svm": "libsvm",
+    ".svmlight": "libsvm",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+WRITE_SUFFIXES = {
+    ".arff": "arff",
+    ".libsvm": "libsvm",
+    ".svm": "libsvm",
+    ".txt": "libsvm",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
+PARQUET_MAGIC = b"PAR1"
+ARFF_START = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s++|%[^\r\n]*+)*+@(?:relation|attribute|data)\b", re.IGNORECASE)
+COUNTS_START = re.compile(rb"(?:\xef\xbb\xbf)?([0-9]++[ \t][0-9]++[ \t][0-9]++)[ \t\r]*+\n[0-9,]*+[ \t]*+[0-9]++:")
+LIBSVM_START = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s++|#[^\r\n]*+)*+(?:[-+0-9.,]++[ \t]++)?+[0-9]++:[-+.0-9nNiI]")
+
+
+def read(
+    source: str | PathLike | IO[bytes],
+    labels: str | PathLike | Sequence[str] | None = None,
+    *,
+    format: str | None = None,
+    n_features: int | None = None,
+    name: str | None = None,
+    schema: Schema | None = None,
+) -> MultilabelData:
+    """The multilabel data set of a file: ARFF (MULAN or MEKA, dense or sparse), LIBSVM, CSV or Parquet.
+
+    Parameters
+    ----------
+    source : path or binary file object
+        May be compressed with gzip, whatever its suffix. The file is read into memory as a whole.
+    labels : None, path of a MULAN XML file, or sequence of names, default=None
+        Which columns are labels. A sequence also gives their order; an XML file only selects, and the order is the data
+        file's. An empty sequence makes every column a feature, as for new rows to predict. None: for ARFF the first n
+        attributes if the relation name has MEKA's option ``-C n`` (the last if n is negative; ignored where Weka's
+        record of filters shows that columns were moved since), else the XML file of the same stem in the same folder,
+        where the stem may lack final -train, -test and -sparse; for LIBSVM the label ids that occur; for CSV and
+        Parquet an error.
+    format : {"arff", "libsvm", "csv", "parquet"} or None, default=None
+        None finds out by the content and, where that leaves a doubt, the suffix.
+    n_features : int or None, default=None
+        The number of columns of a LIBSVM file; other formats must have as many features if it is given.
+    name : str or None, default=None
+        What to call the set; None is the file's stem.
+    schema : Schema or None, default=None
+        That of a model for which the rows are: X then has its features, in its order and coding, and no column is
+        dropped as an identifier. What else the file holds is ignored, whatever its type. A numeric feature must be
+        numbers; nominal values that the schema doesn't know are NaN and told in one warning. With labels=None the
+        labels are the schema's; in a LIBSVM file, where they may be absent, other ids that occur come after them.
+
+    Returns
+    -------
+    MultilabelData
+        X is a CSR array for sparse ARFF and LIBSVM, else an array. A nominal feature holds the index of its value in
+        `categories`; of one or two values that spell numbers, in ARFF, it holds the numbers. A missing value (``?``,
+        empty, nan) is NaN.
+        In CSV columns of numbers the usual words for missing (NA, N/A, null, None, ``-``) are NaN too.
+        A text column whose values all differ (in CSV and Parquet: in more than 20 rows; declared values in ARFF: in 20
+        rows or more) is dropped with a warning, unless there are no labels. So is the index of a pandas table.
+
+    Raises
+    ------
+    DataError
+        One sentence that names the file, and the line where there is one.
+
+    Notes
+    -----
+    LIBSVM indices count from 1 unless index 0 occurs; then the whole file counts from 0. Features are named by index.
+    Labels must be 0 or 1, also written false and true or no and yes, in every row.
+
+    Examples
+    --------
+    >>> from io import BytesIO
+    >>> from mlrh.data._readers import read
+    >>> data = read(BytesIO(b"0,5 1:0.2 3:1\\n5 2:4\\n"), name="two rows")
+    >>> data
+    MultilabelData('two rows': 2 rows, 3 features, 2 labels)
+    >>> data.label_names, data.Y.tolist()
+    (('0', '5'), [[1, 1], [0, 1]])
+    """
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))} or None; got {format!r}.")
+    if n_features is not None and (not isinstance(n_features, Integral) or n_features < 1):
+        raise ValueError(f"n_features must be a positive integer or None; got {n_features!r}.")
+    choice = _label_choice(labels)
+    loaded = load(source)
+    if format in (None, "libsvm"):
+        _refuse_counts(loaded)
+    format = format or _format_of(loaded)
+    if format == "libsvm":
+        data = read_libsvm(loaded, choice, n_features, schema)
+    else:
+        if choice is None and schema is not None:
+            choice = LabelChoice(schema.label_names, True, "the model")
+        data = {"arff": read_arff, "csv": read_csv, "parquet": read_parquet}[format](loaded, choice, schema)
+        _check_n_features(data, n_features, loaded)
+    data = data if name is None else replace(data, name=name)
+    return data if schema is None else _conformed(data, schema, loaded)
+
+
+def write(data: MultilabelData, path: str | PathLike, *, format: str | None = None, layout: str = "mulan") -> None:
+    """Write a data set so that `read` gives it back, numbers bit for bit; a half-written file never stays.
+
+    Parameters
+    ----------
+    data : MultilabelData
+    path : path
+        The suffix says the format: .arff, .libsvm, .svm or .txt, .csv, .parquet; a final .gz compresses (not Parquet).
+    format : {"arff", "libsvm", "csv", "parquet"} or None, default=None
+        Needed only where the suffix doesn't say it.
+    layout : {"mulan", "meka"}, default="mulan"
+        For ARFF: labels last and named in an XML file beside it, or labels first and counted in the relation name.
+
+    Notes
+    -----
+    The set's name isn't stored: `read` calls it by the file's stem. What else a format loses, and what it refuses with
+    a DataError:
+
+    * Every format: explicit zeros of a sparse X; refuses infinite values.
+    * ARFF: a nominal feature of one or two values that spell numbers comes back numeric. Refuses equal names of two
+      columns.
+    * CSV: a nominal feature whose values all spell numbers comes back numeric; a sparse X comes back dense, nominal
+      values in order of appearance, without those that no row has; a text column with as many values as rows, more
+      than 20, is dropped as an identifier; one of nothing but words for missing values is missing.
+    * Parquet: a sparse X comes back dense.
+    * LIBSVM: names of features; names of labels unless they are ascending whole numbers; labels that no row has. A
+      dense X comes back sparse. Refuses nominal features and missing values.
+    """
+    path = Path(path)
+    format = _written_format(path, format)
+    if format == "parquet":
+        write_parquet(data, path)
+    elif format == "arff":
+        write_texts(arff_texts(data, path, layout))
+    else:
+        write_texts({path: {"libsvm": libsvm_text, "csv": csv_text}[format](data, path)})
+
+
+def _label_choice(labels: Any) -> LabelChoice | None:
+    """What the argument `labels` of a reader chooses: None, the path of an XML file, or a sequence of names."""
+    if labels is None:
+        return None
+    if isinstance(labels, str | Path):
+        return read_xml(labels)
+    names = tuple(labels)
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        raise TypeError(f"labels must be names, the path of an XML file or None; found {wrong[0]!r} among them.")
+    refuse_repeats(names, "the list of labels")
+    return LabelChoice(names, True, "the list of labels")
+
+
+def _format_of(source: Source) -> str:
+    """The format by content where it is certain, else by suffix, else by the look of the first line."""
+    if source.content.startswith(PARQUET_MAGIC):
+        return "parquet"
+    if ARFF_START.match(source.content):
+        return "arff"
+    if source.suffix in READ_SUFFIXES:
+        return READ_SUFFIXES[source.suffix]
+    return "libsvm" if LIBSVM_START.match(source.content) else "csv"
+
+
+def _refuse_counts(source):
+    counts = COUNTS_START.match(source.content)
+    if counts:
+        what = f"the first line, {counts[1].decode()!r}, counts rows, features and labels, as in files for extreme "
+        raise source.error(f"{what}classification; remove it, and the rest is LIBSVM.", 1)
+
+
+def _conformed(data, schema, source):
+    """The data in the schema's order and coding, with a warning of nominal values that the schema doesn't know."""
+    conformed = data.conform(schema)
+    told = []
+    for name in schema.categories:
+        before, after = _column(data, name), _column(conformed, name)
+        lost = np.flatnonzero(np.isnan(after) & ~np.isnan(before))
+        if len(lost):
+            first, own = before[lost[0]], data.categories.get(name)
+            value = f"{first:g}" if own is None else own[int(first)]
+            told.append(f"column {shown(name)} in {len(lost)} of {len(after)} rows (first: {shown(value)})")
+    if told:
+        what = f"values that the model doesn't know count as missing: {listed(told)}."
+        warnings.warn(f"{source.where}: {what}", UserWarning, stacklevel=3)
+    return conformed
+
+
+def _column(data, name):
+    column = data.X[:, [data.feature_names.index(name)]]
+    return (column.toarray() if sparse.issparse(column) else column).ravel()
+
+
+def _check_n_features(data, n_features, source):
+    if n_features is not None and data.X.shape[1] != n_features:
+        raise source.error(f"has {data.X.shape[1]} features; n_features asks for {n_features}.")
+
+
+def _written_format(path, format):
+    _, suffix, zipped = parts_of(path.name)
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))} or None; got {format!r}.")
+    format = format or WRITE_SUFFIXES.get(suffix)
+    if format is None:
+        raise DataError(f"{path}: the suffix must be one of {', '.join(WRITE_SUFFIXES)} (and .gz), or give the format.")
+    if format == "parquet" and zipped:
+        raise DataError(f"{path}: Parquet files are compressed inside; leave out .gz.")
+    return format

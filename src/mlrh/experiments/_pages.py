@@ -1,0 +1,509 @@
+"""From records to a report: means and spreads over folds, the paper's own figures, tables and figures."""
+
+import platform
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from itertools import product
+
+import numpy as np
+from scipy import stats
+
+from mlrh.experiments import _plots as plots
+from mlrh.experiments._methods import FAMILIES, MAX_ITER, PROGRAM_NAMES
+from mlrh.experiments._protocol import N_FOLDS, N_MULTICLASS_FOLDS
+from mlrh.experiments._report import Figure, Section, Table, escaped
+from mlrh.metrics import NAMES
+
+REFERENCE = "MLRH-WTA (RBF)"  # paired differences are to this method
+COLUMNS = (  # title, metric, factor, decimals, whether higher is better (None: neither is)
+    (f"{NAMES['exact_match']}, %", "exact_match", 100, 2, True),
+    (NAMES["hamming_loss"], "hamming_loss", 1, 4, False),
+    (NAMES["f1_example"], "f1_example", 1, 3, True),
+    (NAMES["f1_micro"], "f1_micro", 1, 3, True),
+    (NAMES["f1_macro"], "f1_macro", 1, 3, True),
+    (NAMES["jaccard"], "jaccard", 1, 3, True),
+    (NAMES["set_log_loss"], "set_log_loss", 1, 3, False),
+    (f"{NAMES['impossible_share']}, %", "impossible_share", 100, 2, None),
+    (f"{NAMES['empty_share']}, %", "empty_share", 100, 2, None),
+    ("fit, s", "fit_seconds", 1, 2, None),
+    ("predict, s", "predict_seconds", 1, 3, None),
+)
+MULTICLASS_EXTRA = (("n_iter", ".0f"), ("train_log_loss", ".4f"))
+PLOTTED = ("MLRH-WTA (RBF)", "MLRH-WTA (RBF, observed)", "BR-LR", "LP-RF")  # first, if they are there
+MAX_SERIES = 4
+ORDER = [name for family in FAMILIES.values() for name in family.names]
+
+
+def hidden_variables_section() -> Section:
+    """Tables 1 and 2."""
+    return Section("Tables 1 and 2: hidden variables, enumerated", (), hidden_variable_tables(), ())
+
+
+def multiclass_sections(records, n_seeds) -> Iterator[Section]:
+    """Table 5, where there are records for it."""
+    if not records:
+        return
+    rows = []
+    for program, name in PROGRAM_NAMES.items():
+        row = [name, str(MAX_ITER[program])]
+        for dataset, published in TABLE_5.items():
+            own = by_method(r for r in records if r["dataset"] == dataset).get(program, {})
+            row += _beside_published(_seed_means(own, "accuracy"), published[program], 100, 2)
+            row += [_mean_of(own, name, form) for name, form in MULTICLASS_EXTRA]
+        rows.append(tuple(row))
+    columns: tuple[str, ...] = ("", "iterations at most")
+    for dataset in TABLE_5:
+        columns += (f"{dataset.title()}: ours, %", "paper, %", "difference", "iterations", "training log-loss")
+    notes = (
+        f"Mean ± standard deviation over {n_seeds} seeds of the accuracy in {N_MULTICLASS_FOLDS}-fold cross validation "
+        "(shuffled; features standardised on the training part; no penalty).",
+        "Training parts are often separable, so that the likelihood has no maximum, and what a program returns depends "
+        "on where it stops: by its cap or, before that, by its own tolerance, left at its default. Iterations and "
+        "training log-loss are means over all fits. The paper says neither its caps nor its seed.",
+        "MM takes the paper's step; scikit-learn is lbfgs; statsmodels is MNLogit by BFGS, since its default, Newton's "
+        "method, meets singular matrices here.",
+    )
+    yield Section("Table 5: multiclass logistic regression", (), (Table("Table 5", columns, tuple(rows), notes),))
+
+
+def _mean_of(records, name, form):
+    found = values(records, name)
+    return f"{found.mean():{form}}" if len(found) else ""
+
+
+def statistics_section(datasets) -> Section:
+    """Table 6, computed from the data."""
+    rows = []
+    for dataset in datasets:
+        counts = dataset.data.Y.sum(axis=1)
+        own = (*dataset.data.X.shape, dataset.data.Y.shape[1], int(counts.max()))
+        published = TABLE_6.get(dataset.name)
+        agrees = "" if published is None else "as published" if published[1:] == own else f"paper: {published[1:]}"
+        domain = "" if published is None else published[0]
+        rows.append(
+            (dataset.name, domain, *map(str, own), f"{counts.mean():.3f}", str(int((counts == 0).sum())), agrees)
+        )
+    columns = ("", "domain", "rows", "features", "labels", "largest set", "mean size", "empty rows", "")
+    return Section("Table 6: the data", (), (Table("Table 6", columns, tuple(rows)),))
+
+
+def published_sections(records, profile, *, protocol) -> Iterator[Section]:
+    """Table 7 beside the paper's figures, for one protocol and the data sets that have records."""
+    title, words = _PROTOCOL_WORDS[protocol]
+    tables = [_published_table(name, methods, profile) for name, methods in _by_dataset(records).items()]
+    if tables:
+        yield Section(title, (words,), tuple(tables))
+
+
+_PROTOCOL_WORDS = {
+    "paper": (
+        "Table 7, tuned as the paper says",
+        "One setting per data set and seed: the C and gamma of the grid at which BR-SVM has the best mean exact match "
+        "on these very folds. MLRH and BR-SVM use both, LP-LR the C. This is optimistic for BR-SVM and says little of "
+        "the others at their own best.",
+    ),
+    "nested": (
+        "Table 7, nested",
+        "Every hyperparameter of every method is chosen by inner cross validation on the training part of each outer "
+        "fold, by exact match. The paper's figures were not nested.",
+    ),
+}
+
+
+def _published_table(name, methods, profile):
+    published = TABLE_7.get(name, {})
+    exact = {method: spread(values(own, "exact_match")) for method, own in methods.items()}
+    loss = {method: spread(values(own, "hamming_loss")) for method, own in methods.items()}
+    best_exact, best_loss = _best(exact, True, 100, 2), _best(loss, False, 1, 4)
+    rows = []
+    for method in methods:
+        figures = published.get(method, (None, None))
+        row = _beside_published(exact[method], figures[0], 100, 2, is_best=method in best_exact)
+        row += _beside_published(loss[method], figures[1], 1, 4, is_best=method in best_loss)
+        rows.append((_with_folds(method, methods), *row))
+    columns = ("", "exact match: ours, %", "paper, %", "difference", "Hamming loss: ours", "paper", "difference")
+    return Table(f"Table 7: {name}", columns, tuple(rows), (_spread_note(profile),))
+
+
+def comparison_sections(records, profile) -> Iterator[Section]:
+    """All metrics, paired differences, chosen settings and figures of the nested protocol, for each data set."""
+    for name, methods in _by_dataset(records).items():
+        tables = list(_metrics_tables(name, methods, profile))
+        if len(methods) > 1:
+            tables.append(_differences_table(name, methods))
+        tables.append(_settings_table(name, methods, profile))
+        yield Section(f"{name}: all measures", (), tuple(tables), tuple(_figures(name, methods)))
+
+
+def _metrics_tables(name, methods, profile):
+    """Every method by every measure: how right the sets are, and what else there is to know."""
+    probabilities = (
+        "Log-loss of the set: mean of -log max(P, 1e-6) over the test rows, P the probability of the true set; held "
+        "impossible: the share of true sets with P = 0. Empty cells: the method gives no probability of a set. BR-LR "
+        "and ML-kNN multiply the probabilities of their labels.",
+        "Fit and predict: seconds of one fit at the chosen setting and of all test rows, one thread, among other runs.",
+    )
+    yield _columns_table(f"{name}: how right the sets are", methods, COLUMNS[:6], (_spread_note(profile),))
+    yield _columns_table(f"{name}: probabilities, empty answers, time", methods, COLUMNS[6:], probabilities)
+
+
+def _columns_table(title, methods, columns, notes):
+    rows = {method: [_with_folds(method, methods)] for method in methods}
+    for _, metric, factor, decimals, higher in columns:
+        spreads = {method: spread(values(own, metric)) for method, own in methods.items()}
+        best = _best(spreads, higher, factor, decimals)
+        for method, row in rows.items():
+            row.append(_written(spreads[method], factor, decimals, is_best=method in best))
+    return Table(title, ("", *(column for column, *_ in columns)), tuple(map(tuple, rows.values())), notes)
+
+
+def _differences_table(name, methods):
+    reference = REFERENCE if REFERENCE in methods else next(iter(methods))
+    rows = []
+    for method, own in methods.items():
+        if method == reference:
+            continue
+        row = [method]
+        for metric, factor, decimals in (("exact_match", 100, 2), ("hamming_loss", 1, 4), ("set_log_loss", 1, 3)):
+            row += _difference_cells(paired(own, methods[reference], metric), factor, decimals)
+        rows.append(tuple(row))
+    columns: tuple[str, ...] = ("",)
+    for title in ("exact match, points", "Hamming loss", "log-loss of the set"):
+        columns += (title, "95% interval", "folds +/=/-")
+    notes = (
+        "Each method minus the reference on the same folds. Folds share training rows; the interval takes that into "
+        "account (the corrected variance for repeated cross validation).",
+    )
+    return Table(f"{name}: paired differences to {reference}", columns, tuple(rows), notes)
+
+
+def _settings_table(name, methods, profile):
+    rows = []
+    for method, own in methods.items():
+        chosen, edges = [record["settings"] for record in own.values()], []
+        parts = []
+        for parameter in sorted({parameter for setting in chosen for parameter in setting}):
+            counts = Counter(setting[parameter] for setting in chosen)
+            parts.append(f"{parameter}: " + ", ".join(f"{value:g} ({counts[value]}x)" for value in sorted(counts)))
+            at_edge = sum(counts[value] for value in _edges(profile, method, parameter))
+            edges += [f"{parameter}: {at_edge} of {len(chosen)}"] if at_edge else []
+        warned = Counter(kind for record in own.values() for kind in record.get("warnings", ()))
+        rows.append((method, "; ".join(parts), "; ".join(edges), ", ".join(f"{k} ({n}x)" for k, n in warned.items())))
+    columns = ("", "settings", "folds with the first or last of the grid", "folds with warnings")
+    gamma = "gamma is in units of 1 / (number of features x variance of the scaled features)."
+    notes = (gamma,) if any("gamma" in row[1] for row in rows) else ()
+    return Table(f"{name}: settings chosen, and on how many folds", columns, tuple(rows), notes)
+
+
+def _edges(profile, method, parameter):
+    """The first and the last value of the grid from which a method's parameter was chosen."""
+    grid = next(profile.grids[family.grid] for family in FAMILIES.values() if method in family.names)
+    candidates = grid.get(parameter, ())
+    return {candidates[0], candidates[-1]} if isinstance(candidates, tuple) and len(candidates) > 2 else set()
+
+
+def _figures(name, methods):
+    shown = escaped(name)
+    for place, (metric, axis, factor, higher) in enumerate(
+        (("exact_match", "exact match, %", 100, True), ("hamming_loss", "Hamming loss", 1, False))
+    ):
+        published = {method: figures[place] for method, figures in TABLE_7.get(name, {}).items()}
+        rows = [
+            (method, [factor * value for value in values(own, metric)], published.get(method))
+            for method, own in methods.items()
+        ]
+        svg = plots.spread_plot(rows, title=f"{axis}: {name}", axis=axis, higher_is_better=higher)
+        beside = ", and the paper's figure" if published else ""
+        yield Figure(svg, f"{axis[0].upper()}{axis[1:]} on {shown}: every outer fold and their mean{beside}.")
+    yield from _reliability_figures(name, methods)
+    yield _size_figure(name, methods)
+
+
+def _reliability_figures(name, methods):
+    """One figure of at most MAX_SERIES methods that give the probability of a set, or none."""
+    order = sorted(methods, key=lambda method: PLOTTED.index(method) if method in PLOTTED else len(PLOTTED))
+    series = [(method, reliability_points(methods[method])) for method in order]
+    series = [(method, points) for method, points in series if points]
+    if series:
+        svg = plots.reliability_plot(series[:MAX_SERIES], title=f"reliability of set probabilities: {name}")
+        others = ", ".join(method for method, _ in series[MAX_SERIES:])
+        more = f" Not drawn: {others}." if others else ""
+        caption = (
+            f"How often the predicted set of {escaped(name)} is right, by the probability the method gave it.{more}"
+        )
+        yield Figure(svg, caption)
+
+
+def _size_figure(name, methods):
+    shown = [method for method in ("MLRH-WTA (RBF)", "MLRH-MP (RBF)", "BR-SVM (RBF)") if method in methods]
+    shown = shown or list(methods)[:3]
+    shares = [("true", size_shares(methods[shown[0]], "true_sizes"))]
+    shares += [(method, size_shares(methods[method], "predicted_sizes")) for method in shown]
+    sizes = range(1 + max(int(np.flatnonzero(share)[-1]) for _, share in shares))
+    series = [(label, share[: len(sizes)].tolist()) for label, share in shares]
+    svg = plots.size_plot(list(sizes), series, title=f"sizes: {name}")
+    return Figure(svg, f"Share of the rows of {escaped(name)} by number of labels, true and predicted.")
+
+
+def descent_sections(records) -> Iterator[Section]:
+    """The objective by iteration for the solvers that have records, all on one data set."""
+    if not records:
+        return
+    name = records[0]["dataset"]
+    series = [(record["method"], record["history"]) for record in records]
+    svg = plots.descent_plot(series, title=f"objective by iteration: {name}")
+    rows = tuple(
+        (r["method"], str(len(r["history"]) - 1), f"{r['history'][-1]:.6f}", f"{r['task_seconds']:.2f}")
+        for r in records
+    )
+    words = (
+        f"Linear MLRH on all rows of {escaped(name)}, C = 1: the same objective by the paper's "
+        "majorisation-minimisation (with the step that is safe for all labels jointly), by L-BFGS and by Newton's "
+        "method with conjugate gradients.",
+    )
+    table = Table(
+        "Solvers", ("", "iterations", "objective reached", "seconds"), rows, ("Iterations are capped at 500.",)
+    )
+    caption = f"Objective above the best value found, by iteration, on {escaped(name)}."
+    yield Section("Objective by iteration", words, (table,), (Figure(svg, caption),))
+
+
+def missing(left, failures) -> tuple[str, ...]:
+    """Paragraphs that say what a report lacks."""
+    sentences = [f"Left out: {sentence}" for sentence in left] + [f"Failed: {sentence}" for sentence in failures]
+    return tuple(escaped(sentence) for sentence in sentences)
+
+
+def footer(command) -> tuple[str, ...]:
+    """How a report was made: the command, versions and the day."""
+    names = ("mlrh", "numpy", "scipy", "scikit-learn", "statsmodels")
+    versions = ", ".join(f"{name} {_version(name)}" for name in names)
+    python = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    return f"Made by `{command}` on {date.today().isoformat()}.", f"{versions}; {python}."
+
+
+def _version(name):
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _by_dataset(records):
+    """{data set: {method: {(seed, fold): record}}}, larger data sets first, methods in the order of the families."""
+    sizes: Counter[str] = Counter()
+    for record in records:
+        sizes[record["dataset"]] += record["n_test"]
+    grouped = {}
+    for name, _ in sizes.most_common():
+        methods = by_method(record for record in records if record["dataset"] == name)
+        grouped[name] = {method: methods[method] for method in sorted(methods, key=ORDER.index)}
+    return grouped
+
+
+def _seed_means(records, metric):
+    """Spread over seeds of the mean over folds."""
+    by_seed: dict[int, list[float]] = {}
+    for (seed, _), record in records.items():
+        by_seed.setdefault(seed, []).append(record["metrics"][metric])
+    return spread([np.mean(found) for found in by_seed.values()])
+
+
+def _beside_published(own, published, factor, decimals, *, is_best=False):
+    """Three cells: ours, the paper's, the difference."""
+    cell = _written(own, factor, decimals, is_best=is_best)
+    if published is None or own is None:
+        return [cell, "" if published is None else f"{published:.{_digits(decimals)}f}", ""]
+    printed = _digits(decimals)
+    return [cell, f"{published:.{printed}f}", f"{factor * own.mean - published:+.{printed}f}"]
+
+
+def _digits(decimals):
+    """Decimals of the paper's figures: two of a percentage, three of a loss."""
+    return 2 if decimals == 2 else 3
+
+
+def _written(own, factor, decimals, *, is_best=False):
+    if own is None:
+        return ""
+    cell = f"{factor * own.mean:.{decimals}f} ± {factor * own.deviation:.{decimals}f}"
+    return f"**{cell}**" if is_best else cell
+
+
+def _difference_cells(difference, factor, decimals):
+    if difference is None:
+        return ["", "", ""]
+    low, high = (f"{factor * end:+.{decimals}f}" for end in (difference.low, difference.high))
+    return [f"{factor * difference.mean:+.{decimals}f}", f"{low} to {high}", "/".join(map(str, difference.counts))]
+
+
+def _best(spreads, higher_is_better, factor, decimals):
+    """The names whose mean, as it is printed, is the best; none where better has no meaning."""
+    found = {name: round(factor * spread.mean, decimals) for name, spread in spreads.items() if spread is not None}
+    if higher_is_better is None or not found:
+        return set()
+    best = (max if higher_is_better else min)(found.values())
+    return {name for name, mean in found.items() if mean == best}
+
+
+def _with_folds(method, methods):
+    """The method's name, with the number of its folds where it has fewer than others."""
+    most = max(map(len, methods.values()))
+    return method if len(methods[method]) == most else f"{method}: {len(methods[method])} of {most} folds"
+
+
+def _spread_note(profile):
+    seeds = f"{len(profile.seeds)} seeds" if len(profile.seeds) > 1 else f"seed {profile.seeds[0]}"
+    return f"Mean ± standard deviation over the {N_FOLDS} outer folds of {seeds}; the best mean of a column is bold."
+
+
+# What the paper published: Jaemoon Lee and Hoda Shajari, A Hidden Variables Approach to Multilabel Logistic Regression.
+# Exact match and accuracy are in percent, as printed there.
+
+TABLE_5 = {
+    "iris": {"mm": 98.02, "scikit-learn": 97.22, "statsmodels": 97.38},
+    "wine": {"mm": 96.08, "scikit-learn": 96.11, "statsmodels": 95.55},
+}
+TABLE_6 = {"scene": ("Image", 2407, 294, 6, 3), "emotions": ("Music", 593, 72, 6, 3)}
+TABLE_7 = {  # exact match in percent, Hamming loss
+    "scene": {
+        "MLRH-WTA (RBF)": (72.61, 0.079),
+        "MLRH-MP (RBF)": (54.22, 0.096),
+        "BR-SVM (RBF)": (64.90, 0.075),
+        "LP-LR": (65.33, 0.111),
+    },
+    "emotions": {
+        "MLRH-WTA (RBF)": (33.37, 0.188),
+        "MLRH-MP (RBF)": (31.03, 0.189),
+        "BR-SVM (RBF)": (33.20, 0.178),
+        "LP-LR": (24.59, 0.228),
+    },
+}
+SCORES = (0.7, -0.4)  # w_1'x and w_2'x in the worked example of Tables 1 and 2
+NAMED_SETS = {(1, 0): "{1}", (0, 1): "{2}", (1, 1): "{1, 2}"}
+
+
+def exponential_scheme(y, h, scores) -> float:
+    """prod_k h_k^y_k exp(h_k s_k), with 0^0 = 1: the joint weight of labels and hidden variables in section 3.2."""
+    return float(np.prod([float(h_k) ** y_k * np.exp(h_k * s) for y_k, h_k, s in zip(y, h, scores, strict=True)]))
+
+
+def multiplication_scheme(y, h, scores) -> float:
+    """prod_k (r_k + 1) / 2 exp(h_k s_k), r_k = (2 h_k - 1)(2 y_k - 1): the joint weight that replaces it."""
+    factors = [
+        ((2 * h_k - 1) * (2 * y_k - 1) + 1) / 2 * np.exp(h_k * s) for y_k, h_k, s in zip(y, h, scores, strict=True)
+    ]
+    return float(np.prod(factors))
+
+
+def hidden_variable_tables() -> tuple[Table, Table]:
+    """Tables 1 and 2: the weight of every label set and hidden state by each scheme, enumerated."""
+    note = f"Example scores w_1'x = {SCORES[0]}, w_2'x = {SCORES[1]}; a weight of 0 is impossible."
+    mismatch = (
+        "The hidden state (1, 1) adds the same term to every label set, so each weighs more than its own score says.",
+        "The paper prints exp(w'x) for y = {2}, h = (0, 1); it is exp(w_2'x).",
+    )
+    cure = ("Only h = y is left, and the weights are those of the model: exp of the sum of the scores of the set.",)
+    return (
+        _scheme_table("Table 1. The mismatch problem, enumerated", exponential_scheme, (note, *mismatch)),
+        _scheme_table("Table 2. Its cure, enumerated", multiplication_scheme, (note, *cure)),
+    )
+
+
+def _scheme_table(title, scheme: Callable, notes):
+    states = list(product((0, 1), repeat=2))
+    rows = []
+    for y, name in NAMED_SETS.items():
+        weights = [scheme(y, h, SCORES) for h in states]
+        model = np.exp(np.dot(y, SCORES))
+        rows.append((name, *(f"{weight:.4f}" for weight in weights), f"{sum(weights):.4f}", f"{model:.4f}"))
+    hidden = [f"h = ({first}, {second})" for first, second in states]
+    return Table(title, ("label set", *hidden, "sum over h", "model's weight"), tuple(rows), notes)
+
+
+# Means and spreads over folds, and paired differences
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation of a number over folds."""
+
+    mean: float
+    deviation: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A method minus another on the same folds: a 95% interval, and on how many folds it is higher, equal, lower."""
+
+    mean: float
+    low: float
+    high: float
+    counts: tuple[int, int, int]
+
+
+def by_method(records: Iterable[dict]) -> dict[str, dict[tuple[int, int], dict]]:
+    """{method: {(seed, fold): record}}, methods in the order they first occur."""
+    grouped: dict[str, dict[tuple[int, int], dict]] = defaultdict(dict)
+    for record in records:
+        grouped[record["method"]][record["seed"], record["fold"]] = record
+    return dict(grouped)
+
+
+def values(records: dict, name: str) -> np.ndarray:
+    """A metric, or a number that stands beside the metrics, over the folds of one method; empty where it has none."""
+    ordered = [record for _, record in sorted(records.items())]
+    found = [record["metrics"].get(name, record.get(name)) for record in ordered]
+    return np.array([value for value in found if value is not None], dtype=np.float64)
+
+
+def spread(numbers) -> Spread | None:
+    """None for no numbers; the deviation is that of a sample (n - 1), 0 for one number."""
+    numbers = np.asarray(numbers, dtype=np.float64)
+    if len(numbers) == 0:
+        return None
+    return Spread(float(numbers.mean()), float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0, len(numbers))
+
+
+def paired(of: dict, minus: dict, name: str) -> Difference | None:
+    """Difference of a metric over the folds both have; None where that is fewer than two.
+
+    Folds share training rows, so their differences are not independent: the interval is the corrected one for repeated
+    cross validation (Nadeau and Bengio; Bouckaert and Frank), with variance s^2 (1 / n + n_test / n_train).
+    """
+    shared = sorted(set(of) & set(minus))
+    pairs = [(of[fold]["metrics"].get(name), minus[fold]["metrics"].get(name)) for fold in shared]
+    differences = np.array([a - b for a, b in pairs if a is not None and b is not None], dtype=np.float64)
+    if len(differences) < 2:
+        return None
+    mean, n = float(differences.mean()), len(differences)
+    ratio = float(np.mean([_test_share(of[fold]) for fold in shared]))
+    half = float(stats.t.ppf(0.975, n - 1) * differences.std(ddof=1) * np.sqrt(1 / n + ratio))
+    signs = np.sign(differences)
+    return Difference(
+        mean, mean - half, mean + half, (int((signs > 0).sum()), int((signs == 0).sum()), int((signs < 0).sum()))
+    )
+
+
+def _test_share(record):
+    """Test rows per training row; plain cross validation where the record doesn't say."""
+    return record["n_test"] / record["n_train"] if "n_train" in record else 1 / (N_FOLDS - 1)
+
+
+def reliability_points(records: dict) -> list[tuple[float, float, int]]:
+    """(mean confidence, share correct, count) of each bin of confidence that holds rows, over all folds."""
+    binned = [record["confidence"] for record in records.values() if record.get("confidence")]
+    if not binned:
+        return []
+    total = np.sum(binned, axis=0)
+    return [(confidence / count, correct / count, int(count)) for count, confidence, correct in total if count]
+
+
+def size_shares(records: dict, name: str) -> np.ndarray:
+    """Share of the test rows by number of labels; name is true_sizes or predicted_sizes."""
+    counts = np.sum([record[name] for record in records.values()], axis=0)
+    return counts / counts.sum()

@@ -1,0 +1,542 @@
+"""Plots as SVG: numbers in, the text of one <svg> element out. Knows nothing of runs, records or pages.
+
+Lengths are units of the viewBox, which is 480 wide: text of 14 units is still 10 pixels high on a phone of 360 pixels.
+No font can be measured here, so widths of text are estimated from above, after a wide font. Every mark of a number is
+a <path> or <rect> of a class (`fold`, `mean`, `published`, `point`, `bar`, `end`); `translate` places a path.
+"""
+
+import math
+import re
+import unicodedata
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+
+from mlrh._style import colour
+
+WIDTH = 480
+FONT = 14
+MARGIN = 10
+LINE = 18
+SHAPES = ("circle", "square", "triangle", "diamond")
+DASHES = ("none", "7 3", "2 3", "10 3 2 3")
+SERIES = tuple(f"series-{number}" for number in range(1, len(SHAPES) + 1))
+
+
+def spread_plot(rows, *, title, axis, higher_is_better=True):
+    """SVG of one line per method: a dot for each fold, a bar at their mean, the mean's number at the right.
+
+    Parameters
+    ----------
+    rows : list of (name, values) or (name, values, published)
+        Values of the folds; `published` is a number, drawn as a hollow diamond, or None. The best mean is printed bold.
+        Numbers that are not finite have no mark; the mean is printed as it is.
+    title, axis : str
+        What the plot shows, and the quantity on its axis.
+    """
+    rows = [_spread_row(*row) for row in rows]
+    best = _best([row.mean for row in rows], higher_is_better)
+    gutter = min(190, max(_width(row.name) for row in rows)) + 2
+    numbers = max(_width(_number(row.mean), bold=True) for row in rows)
+    every = [v for row in rows for v in (*row.values, row.mean, row.published) if math.isfinite(v)]
+    low, high = _padded(every)
+    scale = _Scale(low, high, MARGIN + gutter + 14, WIDTH - MARGIN - numbers - 14)
+    published = any(math.isfinite(row.published) for row in rows)
+    legend = [(_fold, "fold"), (_mean, "mean"), (_published, "published")][: 3 if published else 2]
+    parts, top = _head(title, legend)
+    lines = [_wrapped(row.name, gutter, 2) for row in rows]
+    bottom = top + sum(_row_height(names) for names in lines)
+    parts += _vertical_grid(scale, top, bottom)
+    for row, names in zip(rows, lines, strict=True):
+        middle = top + _row_height(names) / 2
+        parts += _spread_line(row, names, middle, scale=scale, bold=_number(row.mean) == best)
+        top += _row_height(names)
+    direction = "higher is better →" if higher_is_better else "← lower is better"
+    parts.append(_below(scale, bottom + 40, axis, fill="ink"))
+    parts.append(_below(scale, bottom + 58, direction))
+    return _document(title, [row.name for row in rows], bottom + 68, parts)
+
+
+def reliability_plot(series, *, title):
+    """SVG of the share of correct answers against their mean confidence, with the diagonal of a calibrated model.
+
+    Parameters
+    ----------
+    series : list of (name, points)
+        Up to four; points are (mean confidence, share correct, count), the marks' areas grow with the counts. Points of
+        count 0 are left out.
+    title : str
+    """
+    series = [(name, [point for point in points if point[2]]) for name, points in series]
+    parts, top = _head(title, [(_line_sample(place), name) for place, (name, _) in enumerate(series)])
+    parts.append(_text(MARGIN, top + 4, "share correct", fill="muted"))
+    left, side = 48, WIDTH - 48 - 24
+    across = _Scale(0, 1, left, left + side)
+    up = _Scale(0, 1, top + 22 + side, top + 22)
+    parts += _vertical_grid(across, up.stop, up.start) + _horizontal_grid(up, across, _ticks(0, 1, 5))
+    parts.append(_line(across(0), up(0), across(1), up(1), stroke=colour("muted"), stroke_dasharray="5 4"))
+    most = max((count for _, points in series for _, _, count in points), default=1)
+    for place, (name, points) in enumerate(series):
+        at = [(across(confidence), up(share)) for confidence, share, _ in points]
+        parts.append(_polyline(at, place))
+        for (x, y), (confidence, share, count) in zip(at, points, strict=True):
+            tip = f"{name}: confidence {confidence:.3f}, correct {share:.3f}, {count:g} answers"
+            parts.append(_marker("point", place, x, y, radius=3 + 5 * math.sqrt(count / most), tip=tip))
+    parts.append(_below(across, up.start + 42, "mean confidence"))
+    return _document(title, [name for name, _ in series], up.start + 52, parts)
+
+
+def size_plot(sizes, series, *, title):
+    """SVG of grouped bars: the share of rows that have each number of labels.
+
+    Parameters
+    ----------
+    sizes : list of int
+        Numbers of labels, one group of bars each.
+    series : list of (name, shares)
+        One share per size; the first is the truth, drawn grey, and up to four follow.
+    title : str
+    """
+    colours = ("truth", *SERIES)
+    parts, top = _head(title, [(_swatch(colours[place]), name) for place, (name, _) in enumerate(series)])
+    parts.append(_text(MARGIN, top + 4, "share of rows", fill="muted"))
+    highest = max(share for _, shares in series for share in shares) or 1.0
+    up = _Scale(0, highest * 1.04, top + 22 + 220, top + 22)
+    across = _Scale(0, len(sizes), 56, WIDTH - MARGIN)
+    parts += _horizontal_grid(up, across, _ticks(0, highest * 1.04, 5), percent=True)
+    group = across(1) - across(0)
+    bar = group * 0.8 / len(series)
+    for place, (name, shares) in enumerate(series):
+        for number, (size, share) in enumerate(zip(sizes, shares, strict=True)):
+            x, y = across(number) + group * 0.1 + place * bar, up(share)
+            box = {"x": x, "y": y, "width": bar * 0.92, "height": up.start - y, "fill": colour(colours[place])}
+            tip = f"{name}: {100 * share:.1f} % of rows have {size} labels"
+            parts.append(_element("rect", _tip(tip), class_="bar", **box))
+    parts.append(_line(across.start, up.start, across.stop, up.start, stroke=colour("muted")))
+    parts += _size_labels(sizes, across, up.start + 20)
+    parts.append(_below(across, up.start + 42, "number of labels"))
+    return _document(title, [name for name, _ in series], up.start + 52, parts)
+
+
+def descent_plot(series, *, title):
+    """SVG of how far each solver's objective lies above the best value of all, by iteration, both axes logarithmic.
+
+    The line at the bottom is the best value itself, which a logarithm can't show; iteration i lies at log(1 + i), so
+    that the start is there too.
+
+    Parameters
+    ----------
+    series : list of (name, values)
+        Up to four; the objective at the start and after each iteration. Values that are not finite leave a gap.
+    title : str
+    """
+    best = min((v for _, values in series for v in values if math.isfinite(v)), default=0.0)
+    excess = [[_log_excess(float(value), best) for value in values] for _, values in series]
+    decades = _decades([v for values in excess for v in values if math.isfinite(v)])
+    parts, top = _head(title, [(_line_sample(place, dashed=True), name) for place, (name, _) in enumerate(series)])
+    parts.append(_text(MARGIN, top + 4, "objective above the best value", fill="muted"))
+    floor = top + 22 + 270
+    up = _Scale(decades[0], decades[-1], floor - 28, top + 22)
+    longest = max(1, *(len(values) - 1 for values in excess))
+    across = _Scale(0, math.log1p(longest), 62, WIDTH - MARGIN - 14)
+    parts += _descent_grid(decades, across, up, floor=floor, longest=longest)
+    for place, ((name, _), values) in enumerate(zip(series, excess, strict=True)):
+        at = [_descent_point(i, value, across, up, floor=floor) for i, value in enumerate(values)]
+        runs = _runs(at)
+        parts += [_polyline(_thinned(run), place, dashed=True) for run in runs]
+        if runs:
+            tip = f"{name}: {len(values) - 1} iterations, ends {_excess_words(values)}"
+            parts.append(_marker("end", place, *runs[-1][-1], radius=5.5, tip=tip))
+    parts.append(_below(across, floor + 42, "iteration"))
+    return _document(title, [name for name, _ in series], floor + 52, parts)
+
+
+# Input
+
+
+@dataclass(frozen=True)
+class _Row:
+    name: str
+    values: list
+    mean: float
+    published: float
+
+
+def _spread_row(name, values, published=None):
+    values = [float(value) for value in values]
+    # Each value is divided before the sum, which could overflow.
+    mean = sum(value / len(values) for value in values) if values else math.nan
+    return _Row(one_line(name), values, mean, math.nan if published is None else float(published))
+
+
+def _best(means, higher_is_better):
+    """The best mean as it is printed, so that equal print is equally bold; None where there is no mean."""
+    means = [mean for mean in means if not math.isnan(mean)]
+    return _number(max(means) if higher_is_better else min(means)) if means else None
+
+
+def _clipped(share):
+    return min(1.0, max(0.0, share))
+
+
+# Scales and ticks
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Positions of the values from low to high, between start and stop."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+
+    def __call__(self, value):
+        # Halves, because the difference of two large numbers can overflow.
+        share = (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
+        return self.start + _clipped(share) * (self.stop - self.start)
+
+
+def _padded(values):
+    """Ends of an axis a little wider than the values; of one that floats can divide, where they are nearly equal."""
+    # Beyond what lets the ends differ by a float, values are drawn at the end of the axis.
+    low, high = (min(max(end, -8e307), 8e307) for end in (min(values, default=0.0), max(values, default=1.0)))
+    size = max(abs(low), abs(high))
+    if high / 2 - low / 2 <= max(1e-9 * size, 1e-290):
+        pad = 0.05 * size if size > 1e-280 else 0.05
+    else:
+        pad = 0.1 * (high / 2 - low / 2)
+    return low - pad, high + pad
+
+
+def _ticks(low, high, most):
+    """Round numbers between low and high, at most `most` steps apart, with their labels."""
+    raw = high / most - low / most
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
+    places = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    size = max(abs(low), abs(high))
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    digits = max(1, math.ceil(math.log10(size / step)) + 1)
+    spell = (lambda v: f"{v:.{decimals}f}") if 1e-4 <= size < 1e6 else (lambda v: f"{v:.{digits}g}")
+    return [(place * step, spell(place * step).replace("-", "\N{MINUS SIGN}")) for place in places]
+
+
+def _ticks_with_room(scale):
+    """The most ticks whose labels don't touch."""
+    for most in range(6, 0, -1):
+        ticks = _ticks(scale.low, scale.high, most)
+        ends = [(scale(value) - _width(label) / 2, scale(value) + _width(label) / 2) for value, label in ticks]
+        if all(left[1] + 10 <= right[0] for left, right in pairwise(ends)):
+            return ticks
+    return ticks[:1]
+
+
+def _decades(logs):
+    """Whole powers of ten around the logarithms."""
+    if not logs:
+        return [0, 1]
+    low, high = math.floor(min(logs)), math.ceil(max(logs))
+    return list(range(low, max(high, low + 1) + 1))
+
+
+def _log_excess(value, best):
+    """log10(value - best): -inf at the best value, nan where the value is not finite."""
+    if not math.isfinite(value):
+        return math.nan
+    half = value / 2 - best / 2
+    return math.log10(half) + math.log10(2) if half > 0 else -math.inf
+
+
+def _excess_words(logs):
+    last = next(log for log in reversed(logs) if not math.isnan(log))
+    return "at the best value" if last == -math.inf else f"about 1e{math.floor(last)} above the best value"
+
+
+def _descent_point(iteration, log, across, up, *, floor):
+    """Place of one value, None for a gap."""
+    if math.isnan(log):
+        return None
+    return across(math.log1p(iteration)), floor if log == -math.inf else up(log)
+
+
+def _runs(points):
+    """The points without the gaps, as one list for each unbroken stretch."""
+    runs: list[list] = [[]]
+    for point in points:
+        if point is None:
+            runs.append([])
+        else:
+            runs[-1].append(point)
+    return [run for run in runs if run]
+
+
+def _thinned(points):
+    """The points without those that lie less than half a unit from the last one kept; the last stays."""
+    kept = points[:1]
+    for point in points[1:-1]:
+        if math.dist(point, kept[-1]) >= 0.5:
+            kept.append(point)
+    return kept + points[1:][-1:]
+
+
+# Parts of plots
+
+
+def _head(title, legend):
+    """Title and legend, and where the plot below them starts."""
+    parts = []
+    top = 20
+    for line in _wrapped(one_line(title), WIDTH - 2 * MARGIN, 3, bold=True):
+        parts.append(_text(MARGIN, top, line, font_weight="bold"))
+        top += LINE
+    x, top = MARGIN, top + 8
+    for draw, name in legend:
+        name = _fit(one_line(name), WIDTH - 2 * MARGIN - 34)
+        wide = 34 + _width(name)
+        if x > MARGIN and x + wide > WIDTH - MARGIN:
+            x, top = MARGIN, top + LINE + 2
+        parts += [draw(x + 13, top - 5), _text(x + 34, top, name)]
+        x += wide + 16
+    return parts, top + 20
+
+
+def _spread_line(row, names, middle, *, scale, bold):
+    """Name, marks and number of one method."""
+    first = middle + 5 - (len(names) - 1) * LINE / 2
+    parts = [_text(MARGIN, first + i * LINE, line) for i, line in enumerate(names)]
+    marks = [_line(scale.start, middle, scale.stop, middle, stroke=colour("line"))]
+    marks += [_fold(scale(value), middle) for value in row.values if math.isfinite(value)]
+    if math.isfinite(row.published):
+        marks.append(_published(scale(row.published), middle))
+    if math.isfinite(row.mean):
+        marks.append(_mean(scale(row.mean), middle))
+    published = f", published {_number(row.published)}" if math.isfinite(row.published) else ""
+    parts.append(_element("g", _tip(f"{row.name}: mean {_number(row.mean)}{published}"), *marks))
+    weight = {"font_weight": "bold"} if bold else {}
+    return [*parts, _text(WIDTH - MARGIN, middle + 5, _number(row.mean), anchor="end", **weight)]
+
+
+def _row_height(names):
+    return 28 if len(names) == 1 else 20 + LINE * len(names) - 10
+
+
+def _fold(x, y):
+    return _shape("fold", "circle", x, y, radius=4.5, fill=colour("series-1"), fill_opacity=0.5)
+
+
+def _mean(x, y):
+    return _element("path", class_="mean", d="M0-9V9", transform=_moved(x, y), stroke=colour("ink"), stroke_width=3)
+
+
+def _published(x, y):
+    look = {"fill": "none", "stroke": colour("series-2"), "stroke_width": 2.2}
+    return _shape("published", "diamond", x, y, radius=6, **look)
+
+
+def _line_sample(place, dashed=False):
+    """A drawing of one series for the legend."""
+
+    def draw(x, y):
+        line = _polyline([(x - 13, y), (x + 15, y)], place, dashed=dashed)
+        return line + _marker("sample", place, x + 1, y, radius=5)
+
+    return draw
+
+
+def _swatch(name):
+    return lambda x, y: _element("rect", x=x - 2, y=y - 7, width=14, height=14, fill=colour(name))
+
+
+def _vertical_grid(scale, top, bottom):
+    parts = []
+    for value, label in _ticks_with_room(scale):
+        x, half = scale(value), _width(label) / 2
+        parts.append(_line(x, top, x, bottom, stroke=colour("line")))
+        parts.append(_text(min(x, WIDTH - half), bottom + 20, label, anchor="middle", fill="muted"))
+    return parts
+
+
+def _horizontal_grid(up, across, ticks, percent=False):
+    parts = []
+    for value, label in ticks:
+        y = up(value)
+        label = f"{round(100 * value, 10):g} %" if percent else label
+        parts.append(_line(across.start, y, across.stop, y, stroke=colour("line")))
+        parts.append(_text(across.start - 8, y + 5, _fit(label, across.start - 8), anchor="end", fill="muted"))
+    return parts
+
+
+def _below(scale, y, text, fill="muted"):
+    """Text under the middle of the scale, moved aside where it would leave the plot."""
+    text = _fit(text, WIDTH - 2 * MARGIN)
+    half = _width(text) / 2
+    x = min(max((scale.start + scale.stop) / 2, MARGIN + half), WIDTH - MARGIN - half)
+    return _text(x, y, text, anchor="middle", fill=fill)
+
+
+def _size_labels(sizes, across, y):
+    """Labels under the groups of bars, as many as have room."""
+    labels = [_fit(one_line(size), 60) for size in sizes]
+    room = across(1) - across(0)
+    every = math.ceil((max(map(_width, labels)) + 6) / room)
+    return [
+        _text(across(place + 0.5), y, label, anchor="middle", fill="muted")
+        for place, label in enumerate(labels)
+        if place % every == 0
+    ]
+
+
+def _descent_grid(decades, across, up, *, floor, longest):
+    every = math.ceil(len(decades) / 7)
+    parts = []
+    for decade in decades[::-1][::every]:
+        parts.append(_line(across.start, up(decade), across.stop, up(decade), stroke=colour("line")))
+        label = "10" + str(decade).translate(_SUPERSCRIPT)
+        parts.append(_text(across.start - 8, up(decade) + 5, label, anchor="end", fill="muted"))
+    parts.append(_line(across.start, floor, across.stop, floor, stroke=colour("muted"), stroke_dasharray="5 4"))
+    parts.append(_text(across.start - 8, floor + 5, "best", anchor="end", fill="muted"))
+    powers = [10**power for power in range(math.floor(math.log10(longest)) + 1)]
+    for iteration in [0, *powers]:
+        x = across(math.log1p(iteration))
+        parts.append(_line(x, up.stop, x, floor, stroke=colour("line")))
+        parts.append(_text(x, floor + 20, str(iteration), anchor="middle", fill="muted"))
+    return parts
+
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _polyline(points, place, dashed=False):
+    line = {"fill": "none", "stroke": colour(SERIES[place]), "stroke_width": 2, "stroke_linejoin": "round"}
+    dash = {"stroke_dasharray": DASHES[place]} if dashed else {}
+    return _element("polyline", points=" ".join(f"{_short(x)},{_short(y)}" for x, y in points), **line, **dash)
+
+
+def _marker(class_, place, x, y, *, radius, tip=None):
+    """The mark of the series at this place, in its shape and colour."""
+    look = {"fill": colour(SERIES[place]), "stroke": colour("paper"), "stroke_width": 1.2}
+    return _shape(class_, SHAPES[place], x, y, radius=radius, tip=tip, **look)
+
+
+def _shape(class_, shape, x, y, *, radius, tip=None, **look):
+    r = _short(radius)
+    side = _short(0.9 * radius)
+    outline = {
+        "circle": f"M-{r} 0a{r} {r} 0 1 0 {_short(2 * radius)} 0a{r} {r} 0 1 0 {_short(-2 * radius)} 0Z",
+        "square": f"M-{side} -{side}h{_short(1.8 * radius)}v{_short(1.8 * radius)}h{_short(-1.8 * radius)}Z",
+        "triangle": f"M0 {_short(-1.1 * radius)}L{r} {_short(0.8 * radius)}H-{r}Z",
+        "diamond": f"M0 {_short(-1.2 * radius)}L{r} 0L0 {_short(1.2 * radius)}L-{r} 0Z",
+    }
+    children = [] if tip is None else [_tip(tip)]
+    return _element("path", *children, class_=class_, d=outline[shape], transform=_moved(x, y), **look)
+
+
+# Text and elements
+
+
+def printable(text):
+    """The text with every character that XML forbids or that steers a terminal or the writing direction replaced."""
+    return _UNPRINTABLE.sub("\ufffd", str(text))
+
+
+_UNPRINTABLE = re.compile(
+    "[^\t\n\r\x20-\x7e\xa0-\u200d\u2010-\u2029\u202f-\u2065\u206a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+)
+
+
+def one_line(text):
+    """The text on one line, without what can't be drawn."""
+    return printable(" ".join(str(text).split()))
+
+
+def _width(text, bold=False):
+    """An upper estimate of the text's width."""
+    return FONT * (1.1 if bold else 1.0) * sum(map(_em, text))
+
+
+def _em(character):
+    if unicodedata.combining(character):
+        return 0.0
+    if unicodedata.east_asian_width(character) in "WF":
+        return 1.05
+    if character in " .,:;|!'`()[]{}/\\-ijlftrI":
+        return 0.42
+    if character in "mwMW@%…—":
+        return 1.0
+    if character.isascii() and character.isalnum():
+        return 0.8 if character.isupper() else 0.65
+    return 0.84
+
+
+def _fit(text, room, bold=False):
+    """The text, with its middle left out where it is wider than the room."""
+    text = one_line(text)
+    if _width(text, bold) <= room:
+        return text
+    for kept in range(len(text) - 1, 0, -1):
+        shorter = text[: kept - kept // 2] + "…" + text[len(text) - kept // 2 :]
+        if _width(shorter, bold) <= room:
+            return shorter
+    return "…"
+
+
+def _wrapped(text, room, most, bold=False):
+    """The text on at most `most` lines, broken after a space or a sign where there is one in the line's second half."""
+    if most == 1 or _width(text, bold) <= room:
+        return [_fit(text, room, bold)]
+    fits = next((n for n in range(len(text), 1, -1) if _width(text[:n], bold) <= room), 1)
+    breaks = (n for n in range(fits, fits // 2, -1) if text[n - 1] in " -_/,=+" or text[n : n + 1] in (" ", "("))
+    cut = next(breaks, fits)
+    return [text[:cut].rstrip(), *_wrapped(text[cut:].lstrip(), room, most - 1, bold)]
+
+
+def _number(value):
+    if math.isnan(value):
+        return "\N{EN DASH}"
+    size = abs(value)
+    text = f"{value:.3f}" if size == 0 or 1e-3 <= size < 1e4 else f"{value:.3g}"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def _document(title, names, height, parts):
+    title = one_line(title)
+    label = f"{title}: {', '.join(map(one_line, names))}"
+    head = {"role": "img", "aria_label": label, "viewBox": f"0 0 {WIDTH} {_short(height)}"}
+    font = {"font_family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "font_size": FONT}
+    look = {"xmlns": "http://www.w3.org/2000/svg", "fill": colour("ink")}
+    return _element("svg", _tip(title), *parts, **head, **font, **look)
+
+
+def _text(x, y, text, *, anchor="start", fill="ink", **look):
+    return _element("text", escape(one_line(text)), x=x, y=y, text_anchor=anchor, fill=colour(fill), **look)
+
+
+def _line(x1, y1, x2, y2, **look):
+    return _element("line", x1=x1, y1=y1, x2=x2, y2=y2, **look)
+
+
+def _tip(text):
+    return _element("title", escape(one_line(text)))
+
+
+def _moved(x, y):
+    return f"translate({_short(x)} {_short(y)})"
+
+
+def _element(tag, /, *children, **attributes):
+    """One element; children are markup already, attributes are escaped here."""
+    written = "".join(f' {_attribute(key)}="{escape(_short(value))}"' for key, value in attributes.items())
+    return f"<{tag}{written}>{''.join(children)}</{tag}>"
+
+
+def _attribute(key):
+    return key.rstrip("_").replace("_", "-")
+
+
+def _short(value):
+    """A number with at most two decimals, a text as it is."""
+    if isinstance(value, str):
+        return value
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text

@@ -1,0 +1,269 @@
+"""What is run, and what is kept of it: data sets, profiles, tasks, and the records of a task.
+
+A task is one family of methods on one outer fold; preprocessing is fitted to its training part.
+"""
+
+import hashlib
+import json
+import time
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+from scipy import sparse
+from sklearn.model_selection import KFold
+from sklearn.multiclass import OneVsRestClassifier
+
+from mlrh import __version__
+from mlrh.automatic import make_preprocessor
+from mlrh.data import MultilabelData
+from mlrh.estimators import MLRHClassifier
+from mlrh.estimators._grids import GRIDS
+from mlrh.estimators.cv import best_index
+from mlrh.experiments._methods import FAMILIES, MAX_ITER, PROGRAMS, Rows, measure_program, svm_scores
+from mlrh.experiments._records import key_of
+from mlrh.metrics import evaluate, size_counts
+
+N_FOLDS, N_MULTICLASS_FOLDS = 5, 4
+NESTED, SEARCH, PAPER, MULTICLASS, DESCENT = "nested", "paper search", "paper", "multiclass", "descent"
+MAX_DESCENT = 500  # iterations
+DESCENDING = ("mm", "lbfgs", "newton-cg")  # the solvers whose descent is shown
+PAPER_FAMILIES = ("mlrh-rbf", "br-svm", "lp-lr")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How thorough a run is: the grids (by name), the seeds of the outer folds, and the number of inner folds."""
+
+    name: str
+    seeds: tuple[int, ...]
+    inner_folds: int
+    n_multiclass_seeds: int
+
+    @property
+    def grids(self) -> dict:
+        return GRIDS[self.name]
+
+
+PROFILES = {"quick": Profile("quick", (0,), 3, 10), "full": Profile("full", (0, 1, 2, 3, 4), 5, 50)}
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set under a name. With `n_train_only`, folds train on rows before it and test on the others."""
+
+    name: str
+    data: MultilabelData
+    n_train_only: int | None = None
+
+    def split(self, n_folds, seed, fold):
+        """Indices of the training and the test rows of an outer fold."""
+        n_rows, first = self.data.X.shape[0], self.n_train_only
+        if first is None:
+            return _nth_fold(n_rows, n_folds, seed, fold)
+        train, _ = _nth_fold(first, n_folds, seed, fold)
+        _, test = _nth_fold(n_rows - first, n_folds, seed, fold)
+        return train, first + test
+
+    def digest(self) -> str:
+        """A hash of the numbers, and of what else decides how they are used."""
+        X, Y = self.data.X, self.data.Y
+        content = hashlib.sha256()
+        for part in (*((X.data, X.indices, X.indptr) if sparse.issparse(X) else (X,)), Y):
+            content.update(f"{part.shape} {part.dtype}".encode())
+            content.update(np.ascontiguousarray(part).tobytes())
+        for name, value in (("nominal", self.data.nominal), ("n_train_only", self.n_train_only)):
+            if value:
+                content.update(f"{name} {value}".encode())
+        return content.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One family on one outer fold. `settings` (JSON, one for each method of the family) replace the search."""
+
+    plan: str
+    dataset: str
+    protocol: str
+    family: str
+    seed: int
+    fold: int
+    settings: str = ""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods it makes a record of."""
+        if self.protocol in (SEARCH, MULTICLASS, DESCENT):
+            return (self.family,)
+        return FAMILIES[self.family].names
+
+    @property
+    def keys(self) -> list[tuple]:
+        """The keys of its records."""
+        return [(self.plan, self.dataset, self.protocol, method, self.seed, self.fold) for method in self.methods]
+
+
+def nested_tasks(dataset, profile, families=tuple(FAMILIES)) -> list[Task]:
+    """The families on all outer folds, every hyperparameter chosen by inner cross validation."""
+    digest = dataset.digest()
+    plans = {family: _plan(digest, NESTED, family, profile) for family in families}
+    return [
+        Task(plans[family], dataset.name, NESTED, family, seed, fold)
+        for seed in profile.seeds
+        for fold in range(N_FOLDS)
+        for family in families
+    ]
+
+
+def paper_search_tasks(dataset, profile) -> list[Task]:
+    """BR-SVM at every setting of the grid on the outer folds themselves, as the paper tuned."""
+    plan = _plan(dataset.digest(), SEARCH, "br-svm", profile)
+    return [Task(plan, dataset.name, SEARCH, "br-svm", seed, fold) for seed in profile.seeds for fold in range(N_FOLDS)]
+
+
+def paper_tasks(dataset, profile, records) -> list[Task]:
+    """The paper's methods at the one setting at which BR-SVM does best on the folds of a seed, by mean exact match."""
+    searches, digest, tasks = paper_search_tasks(dataset, profile), dataset.digest(), []
+    by_key = {key_of(record): record for record in records}
+    for seed in profile.seeds:
+        keys = [key for task in searches if task.seed == seed for key in task.keys]
+        if not all(key in by_key for key in keys):
+            continue  # a search that failed
+        gamma, C = best_index(np.array([by_key[key]["scores"] for key in keys]))
+        grid = profile.grids["rbf"]
+        both = {"C": grid["C"][C], "gamma": grid["gamma"][gamma]}
+        for family in PAPER_FAMILIES:
+            own = both if FAMILIES[family].grid == "rbf" else {"estimator__C": both["C"]}
+            settings = json.dumps([own] * len(FAMILIES[family].names), sort_keys=True)
+            plan = _plan(digest, PAPER, family, settings)
+            tasks += [Task(plan, dataset.name, PAPER, family, seed, fold, settings) for fold in range(N_FOLDS)]
+    return tasks
+
+
+def multiclass_tasks(dataset, profile, programs=tuple(PROGRAMS)) -> list[Task]:
+    """The programs for multiclass logistic regression on folds of many seeds."""
+    digest = dataset.digest()
+    return [
+        Task(_plan(digest, MULTICLASS, program, MAX_ITER[program]), dataset.name, MULTICLASS, program, seed, fold)
+        for program in programs
+        for seed in range(profile.n_multiclass_seeds)
+        for fold in range(N_MULTICLASS_FOLDS)
+    ]
+
+
+def descent_tasks(dataset) -> list[Task]:
+    """Each solver on all rows, for the objective by iteration."""
+    plan = _plan(dataset.digest(), DESCENT, "", MAX_DESCENT)
+    return [Task(plan, dataset.name, DESCENT, solver, 0, 0) for solver in DESCENDING]
+
+
+def _plan(digest, protocol, family, depends_on):
+    """A hash of all but the code that a record's numbers depend on; records of other plans are left alone."""
+    if isinstance(depends_on, Profile):
+        depends_on = [depends_on.inner_folds, depends_on.grids[FAMILIES[family].grid]]
+    return hashlib.sha256(json.dumps([digest, protocol, family, depends_on]).encode()).hexdigest()[:16]
+
+
+def _nth_fold(n_rows, n_folds, seed, fold):
+    return list(KFold(n_folds, shuffle=True, random_state=seed).split(np.empty(n_rows)))[fold]
+
+
+# From a task to its records
+
+N_BINS = 10  # of equal width, of the confidences on record
+
+
+def run_task(task: Task, dataset: Dataset, profile: Profile) -> list[dict]:
+    """The records of a task, one for each of its methods."""
+    begin = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = _RESULTS.get(task.protocol, _method_results)(task, dataset, profile)
+    shared = {
+        "plan": task.plan,
+        "dataset": task.dataset,
+        "protocol": task.protocol,
+        "seed": task.seed,
+        "fold": task.fold,
+        "profile": profile.name,
+        "version": __version__,
+        "task_seconds": round(time.perf_counter() - begin, 3),
+        "warnings": dict(Counter(warning.category.__name__ for warning in caught)),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    return [{**shared, **result} for result in results]
+
+
+def _method_results(task, dataset, profile):
+    rows = _rows(task, dataset, profile, N_FOLDS)
+    settings = json.loads(task.settings) if task.settings else None
+    family = FAMILIES[task.family]
+    outcomes = family.outcomes(rows, profile.grids[family.grid], settings)
+    n_train = len(rows.Y)
+    return [
+        {"method": name, "n_train": n_train, **_described(outcome, rows.Y_test)} for name, outcome in outcomes.items()
+    ]
+
+
+def _described(outcome, Y):
+    """The part of a record that tells how good an outcome is."""
+    correct = (outcome.predicted == Y).all(axis=1)
+    metrics = evaluate(Y, outcome.predicted, outcome.log_prob)
+    return {
+        "settings": outcome.settings,
+        "metrics": {name: round(float(value), 9) for name, value in metrics.items()},
+        "fit_seconds": round(outcome.fit_seconds, 4),
+        "predict_seconds": round(outcome.predict_seconds, 4),
+        "n_test": len(Y),
+        "true_sizes": [int(count) for count in size_counts(Y, Y.shape[1])],
+        "predicted_sizes": [int(count) for count in size_counts(outcome.predicted, Y.shape[1])],
+        "confidence": None if outcome.log_confidence is None else _binned(np.exp(outcome.log_confidence), correct),
+    }
+
+
+def _binned(confidence, correct):
+    """[count, sum of confidences, number correct] in N_BINS bins of equal width over [0, 1]."""
+    place = np.minimum((confidence * N_BINS).astype(int), N_BINS - 1)
+    members = [place == b for b in range(N_BINS)]
+    return [
+        [int(member.sum()), round(float(confidence[member].sum()), 6), int(correct[member].sum())] for member in members
+    ]
+
+
+def _search_results(task, dataset, profile):
+    """Exact match of BR-SVM on the test rows at every setting of the grid."""
+    rows = _rows(task, dataset, profile, N_FOLDS)
+    stack = sparse.vstack if sparse.issparse(rows.X) else np.vstack
+    X, Y, n_train = stack([rows.X, rows.X_test]), np.vstack([rows.Y, rows.Y_test]), len(rows.Y)
+    split = np.arange(n_train), np.arange(n_train, len(Y))
+    scores = svm_scores(OneVsRestClassifier, X, Y, split, profile.grids["rbf"], rows.gamma_unit)
+    return [{"method": task.family, "scores": scores.round(9).tolist()}]
+
+
+def _multiclass_results(task, dataset, profile):
+    rows = _rows(task, dataset, profile, N_MULTICLASS_FOLDS)
+    y, y_test = rows.Y.argmax(axis=1), rows.Y_test.argmax(axis=1)
+    metrics = measure_program(task.family, rows.X, y, rows.X_test, y_test)
+    return [{"method": task.family, "metrics": metrics, "n_test": len(y_test)}]
+
+
+def _descent_results(task, dataset, profile):
+    """The objective after every iteration of one solver, for linear MLRH on all rows."""
+    X = make_preprocessor(dataset.data).fit_transform(dataset.data.X)
+    model = MLRHClassifier(solver=task.family, max_iter=MAX_DESCENT, n_jobs=1).fit(X, dataset.data.Y)
+    return [{"method": task.family, "history": [float(f"{value:.10g}") for value in model.history_]}]
+
+
+_RESULTS = {SEARCH: _search_results, MULTICLASS: _multiclass_results, DESCENT: _descent_results}
+
+
+def _rows(task, dataset, profile, n_folds):
+    """The rows of an outer fold, with the preprocessing fitted to its training part."""
+    data = dataset.data
+    train, test = dataset.split(n_folds, task.seed, task.fold)
+    preprocessor = make_preprocessor(data)
+    X = preprocessor.fit_transform(data.X[train])
+    inner = list(KFold(profile.inner_folds, shuffle=True, random_state=task.seed).split(train))
+    return Rows(X, data.Y[train], preprocessor.transform(data.X[test]), data.Y[test], inner, task.seed)

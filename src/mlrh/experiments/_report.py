@@ -1,0 +1,422 @@
+"""Reports as Markdown, as one self-contained HTML page and in the terminal. Knows nothing of where numbers come from.
+
+Titles, column names and cells are plain text, and whatever they hold is escaped. Paragraphs, notes, captions and footer
+lines may hold `code`, **bold** and [text](url); text from outside goes into them through `escaped`.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from itertools import count
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.rule import Rule
+from rich.style import Style
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from mlrh._files import replacing
+from mlrh._style import page_css
+from mlrh.experiments._plots import one_line, printable
+
+PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells under column names; the first column is aligned left, the others right. A cell **...** is the best one."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot and what it shows; only the HTML page draws it."""
+
+    svg: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report: paragraphs, then tables, then figures."""
+
+    title: str
+    paragraphs: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """Title, paragraphs that sum up, sections, and a footer that says what made it."""
+
+    title: str
+    summary: tuple[str, ...]
+    sections: tuple[Section, ...]
+    footer: tuple[str, ...] = ()
+
+
+def write_report(report, folder):
+    """Paths of report.md and report.html, written into the folder; a failure leaves earlier ones as they were."""
+    folder = Path(folder)
+    contents = {folder / "report.md": to_markdown(report), folder / PAGE: to_html(report)}
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(*contents) as files:
+        for file, content in zip(files, contents.values(), strict=True):
+            file.write(content.encode())
+    return tuple(contents)
+
+
+def escaped(text):
+    """The text with its signs of bold, code and links disarmed, to be put into a paragraph."""
+    return re.sub(r"([\\`*\[\]])", r"\\\1", str(text))
+
+
+# Markdown
+
+
+def to_markdown(report):
+    """The report as GitHub-flavoured Markdown; a figure is a line that refers to the HTML page."""
+    blocks = [_markdown_heading("#", report.title), *map(_markdown_paragraph, report.summary)]
+    figures = 0
+    for section in report.sections:
+        blocks.append(_markdown_heading("##", section.title))
+        blocks += map(_markdown_paragraph, section.paragraphs)
+        for table in section.tables:
+            blocks += _markdown_table(table)
+        for figure in section.figures:
+            figures += 1
+            caption = _marked(figure.caption, _MARKDOWN)
+            blocks.append(f"[Figure {figures}]({PAGE}#figure-{figures}), in the HTML page: {caption}")
+    if report.footer:
+        blocks += ["---", *map(_markdown_paragraph, report.footer)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _markdown_heading(level, title):
+    # Signs at the end would close the heading and vanish.
+    closed = re.sub(r"(#+)$", r"\\\1", _markdown_text(one_line(title)))
+    return f"{level} {closed}"
+
+
+def _markdown_table(table):
+    lines = [[_markdown_cell(cell) for cell in row] for row in (table.columns, *table.rows)]
+    widths = [max(3, *(_columns_of(line[place]) for line in lines)) for place in range(len(table.columns))]
+    rule = [":" + "-" * (width - 1) if place == 0 else "-" * (width - 1) + ":" for place, width in enumerate(widths)]
+    padded = [_padded(line, widths) for line in lines]
+    rows = [f"| {' | '.join(line)} |" for line in (padded[0], rule, *padded[1:])]
+    title = [_markdown_heading("###", table.title)] if table.title else []
+    return [*title, "\n".join(rows), *map(_markdown_paragraph, table.notes)]
+
+
+def _markdown_cell(cell):
+    text, best = _cell(cell)
+    written = "<br>".join(_markdown_text(line).replace("|", r"\|") for line in text.split("\n"))
+    return f"**{written}**" if best else written
+
+
+def _padded(cells, widths):
+    gaps = [" " * (width - _columns_of(cell)) for cell, width in zip(cells, widths, strict=True)]
+    return [cell + gap if place == 0 else gap + cell for place, (cell, gap) in enumerate(zip(cells, gaps, strict=True))]
+
+
+def _columns_of(text):
+    """Columns that the text takes in a font of fixed width."""
+    wide = [2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text]
+    return sum(0 if unicodedata.combining(character) else n for character, n in zip(text, wide, strict=True))
+
+
+def _markdown_paragraph(text):
+    written = _marked(text, _MARKDOWN)
+    # What would start a heading, a list, a quotation or a rule at the start of a line.
+    return re.sub(r"^(\d+)([.)])|^([#+\-=])", lambda m: f"{m[1]}\\{m[2]}" if m[1] else f"\\{m[3]}", written)
+
+
+def _markdown_text(text):
+    """Plain text with the signs of Markdown escaped; an underscore inside a word has no meaning and stays."""
+    text = re.sub(r"([\\`*\[\]<>~$])", r"\\\1", text)
+    text = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)
+    return re.sub(r"&(?=#?\w+;)", r"\\&", text)
+
+
+# HTML
+
+
+def to_html(report):
+    """The report as one page that needs no other file, no network and no script."""
+    anchors = _anchors(section.title for section in report.sections)
+    title = escape(one_line(report.title))
+    parts = [f"<header>\n<h1>{title}</h1>\n{_html_paragraphs(report.summary)}</header>\n"]
+    parts += [_html_contents(report.sections, anchors), "<main>\n"]
+    figures = 0
+    for section, anchor in zip(report.sections, anchors, strict=True):
+        parts.append(_html_section(section, anchor, figures))
+        figures += len(section.figures)
+    parts.append("</main>\n")
+    if report.footer:
+        parts.append(f"<footer>\n{_html_paragraphs(report.footer)}</footer>\n")
+    return _HTML_PAGE.format(title=title, css=page_css(), body="".join(parts))
+
+
+_HTML_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+{css}</style>
+</head>
+<body>
+{body}</body>
+</html>
+"""
+
+
+def _anchors(titles):
+    """A fragment name for each title, made of its letters and digits, each one different."""
+    anchors: list[str] = []
+    for title in titles:
+        name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
+        # The page itself has names of this form.
+        name = f"section-{name}" if re.fullmatch(r"figure-\d+|contents", name) else name
+        numbered = (name if number == 1 else f"{name}-{number}" for number in count(1))
+        anchors.append(next(anchor for anchor in numbered if anchor not in anchors))
+    return anchors
+
+
+def _html_contents(sections, anchors):
+    if len(sections) < 2:
+        return ""
+    items = [
+        f'<li><a href="#{anchor}">{escape(one_line(section.title))}</a></li>\n'
+        for section, anchor in zip(sections, anchors, strict=True)
+    ]
+    return f'<nav aria-labelledby="contents">\n<h2 id="contents">Contents</h2>\n<ol>\n{"".join(items)}</ol>\n</nav>\n'
+
+
+def _html_section(section, anchor, figures_before):
+    """One section; figures are counted through the whole page."""
+    parts = [f'<section aria-labelledby="{anchor}">\n<h2 id="{anchor}">{escape(one_line(section.title))}</h2>\n']
+    parts.append(_html_paragraphs(section.paragraphs))
+    parts += map(_html_table, section.tables)
+    if section.figures:
+        figures = [_html_figure(figure, number) for number, figure in enumerate(section.figures, figures_before + 1)]
+        parts.append(f'<div class="figures">\n{"".join(figures)}</div>\n')
+    return "".join([*parts, "</section>\n"])
+
+
+def _html_figure(figure, number):
+    caption = f"<figcaption>Figure {number}: {_marked(figure.caption, _HTML)}</figcaption>"
+    return f'<figure id="figure-{number}">\n{figure.svg}\n{caption}\n</figure>\n'
+
+
+def _html_table(table):
+    title = escape(one_line(table.title))
+    heading = f"<h3>{title}</h3>\n" if title else ""
+    names = [escape(_lines(name)).replace("\n", "<br>") for name in table.columns]
+    head = _html_name(names[0], "col") + "".join(f'<th scope="col">{name}</th>' for name in names[1:])
+    rows = "".join(f"<tr>{_html_row(row)}</tr>\n" for row in table.rows)
+    # A box that scrolls must be reachable by keyboard, and then it needs a name.
+    label = title or "Table"
+    scroll = f'<div class="scroll" role="region" tabindex="0" aria-label="{label}">'
+    notes = "".join(f'<p class="note">{_marked(note, _HTML)}</p>\n' for note in table.notes)
+    body = f"<table>\n<thead>\n<tr>{head}</tr>\n</thead>\n<tbody>\n{rows}</tbody>\n</table>"
+    return f"{heading}{scroll}\n{body}\n</div>\n{notes}"
+
+
+def _html_row(row):
+    cells = [_html_cell(cell) for cell in row]
+    return _html_name(cells[0], "row") + "".join(f"<td>{cell}</td>" for cell in cells[1:])
+
+
+def _html_name(written, scope):
+    """A cell of the first column; a width in a table's cell is advice only, in a block it holds."""
+    # Long names break after a sign rather than inside a word.
+    broken = re.sub(r"(?<=\w)(?=\()|(?<=[_/=,])(?=\w)", "<wbr>", written)
+    return f'<th scope="{scope}"><div>{broken}</div></th>'
+
+
+def _html_cell(cell):
+    text, best = _cell(cell)
+    written = escape(text).replace("\n", "<br>")
+    return f"<strong>{written}</strong>" if best else written
+
+
+def _html_paragraphs(paragraphs):
+    return "".join(f"<p>{_marked(text, _HTML)}</p>\n" for text in paragraphs)
+
+
+# Terminal
+
+
+def to_terminal(report, console):
+    """None; the report is printed on the rich console, without its figures."""
+    console.print(Text(one_line(report.title), style="bold"))
+    for text in report.summary:
+        _print_paragraph(text, console)
+    for section in report.sections:
+        console.print()
+        console.print(Rule(Text(one_line(section.title), style="bold"), align="left", characters="─"))
+        for text in section.paragraphs:
+            _print_paragraph(text, console)
+        for table in section.tables:
+            _print_table(table, console)
+    if report.footer:
+        console.print()
+        for text in report.footer:
+            console.print(_rich_text(text, style="dim"))
+
+
+def _print_paragraph(text, console):
+    console.print()
+    console.print(_rich_text(text))
+
+
+def _print_table(table, console):
+    """The table, in several parts that repeat the first column where it is wider than the console."""
+    cells = [[_rich_cell(cell) for cell in row] for row in table.rows]
+    head = [Text(_lines(name), style="bold") for name in table.columns]
+    widths = [max(_rich_width(row[place]) for row in (head, *cells)) for place in range(len(head))]
+    console.print()
+    if table.title:
+        console.print(Text(one_line(table.title), style="bold"))
+    parts, widest = _column_parts(widths, console.width)
+    for number, places in enumerate(parts):
+        part = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        part.add_column(head[0], justify="left", overflow="fold", max_width=widest)
+        for place in places[1:]:
+            part.add_column(head[place], justify="right", overflow="fold")
+        if number:
+            console.print()
+        for row in cells:
+            part.add_row(*(row[place] for place in places))
+        console.print(part)
+    for note in table.notes:
+        console.print(_rich_text(note, style="dim"))
+
+
+def _column_parts(widths, room):
+    """Places of the columns in each part, the first and as many others as fit, and the width of the first."""
+    gap = 3
+    whole = sum(widths) + gap * (len(widths) - 1)
+    first = widths[0] if whole <= room else max(1, min(widths[0], 2 * room // 5))
+    parts: list[list[int]] = [[0]]
+    used = first
+    for place, width in enumerate(widths[1:], start=1):
+        if len(parts[-1]) > 1 and used + gap + width > room:
+            parts.append([0])
+            used = first
+        parts[-1].append(place)
+        used += gap + width
+    return parts, max(1, first)
+
+
+def _rich_width(text):
+    return max((cell_len(line) for line in text.plain.split("\n")), default=0)
+
+
+def _rich_cell(cell):
+    text, best = _cell(cell)
+    return Text(text, style="bold" if best else "")
+
+
+def _rich_text(text, style=""):
+    return Text.assemble(_marked(text, _TERMINAL), style=style)
+
+
+def _styled(style):
+    """A function that lays the style over a text."""
+    return lambda text: Text.assemble(text, style=style)
+
+
+# Text with marks
+
+
+def _lines(text):
+    """Plain text whose only white space is blanks and line breaks."""
+    return printable("\n".join(" ".join(line.split()) for line in str(text).strip().splitlines()))
+
+
+def _cell(cell):
+    """Text of a cell, and whether it is marked as the best."""
+    text = _lines(cell)
+    inner = text[2:-2].strip() if text.startswith("**") and text.endswith("**") else ""
+    return (inner, True) if inner else (text, False)
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """How one output writes plain text, code, bold text and links; what is inside bold and links comes written."""
+
+    text: Callable
+    code: Callable
+    bold: Callable
+    link: Callable
+    join: Callable
+
+
+def _marked(text, writer):
+    """A text with marks, as the writer writes it; marks that aren't closed are text."""
+    return _written(one_line(text), writer)
+
+
+def _written(text, writer):
+    pieces, end = [], 0
+    for match in _MARK.finditer(text):
+        pieces += [writer.text(text[end : match.start()]), _written_mark(match, writer)]
+        end = match.end()
+    return writer.join([*pieces, writer.text(text[end:])])
+
+
+def _written_mark(match, writer):
+    if match["sign"]:
+        return writer.text(match["sign"])
+    if match["code"]:
+        return writer.code(match["code"])
+    if match["bold"]:
+        return writer.bold(_written(match["bold"], writer))
+    inside = _written(match["label"], writer)
+    return writer.link(inside, match["url"]) if _SAFE_URL.match(match["url"]) else inside
+
+
+_MARK = re.compile(
+    r"\\(?P<sign>[\\`*\[\]])"
+    r"|`(?P<code>[^`]+)`"
+    r"|\*\*(?P<bold>(?=[^\s*])(?:\\.|[^\\])+?(?<!\s))\*\*"
+    r"|\[(?P<label>(?:\\.|[^\\\[\]])+)\]\((?P<url>[^\s()<>]+)\)"
+)
+# A page that anybody may pass on must not hold an address that runs code.
+_SAFE_URL = re.compile(r"(https?://|mailto:|#|(?!//)[\w./%-]+([?#]|$))", re.IGNORECASE)
+
+_MARKDOWN = _Writer(
+    text=_markdown_text,
+    code=lambda text: f"`{text}`",
+    bold=lambda text: f"**{text}**",
+    link=lambda text, url: f"[{text}]({url})",
+    join="".join,
+)
+_HTML = _Writer(
+    text=escape,
+    code=lambda text: f"<code>{escape(text)}</code>",
+    bold=lambda text: f"<strong>{text}</strong>",
+    link=lambda text, url: f'<a href="{escape(url)}">{text}</a>',
+    join="".join,
+)
+_TERMINAL = _Writer(
+    text=Text,
+    code=lambda text: Text(text, style="cyan"),
+    bold=_styled("bold"),
+    link=lambda text, url: Text.assemble(text, style=Style(underline=True, link=url)),
+    join=lambda pieces: Text.assemble(*pieces),
+)
