@@ -1,8 +1,20 @@
-"""Data sets: what they look like in memory and where they come from. Knows nothing of models."""
+"""Data sets: what they look like in memory, and where they come from."""
 
 from mlrh.data._catalogue import load
 from mlrh.data._digits import load_digit_scenes
-from mlrh.data._readers import read, write
+from mlrh.data._readers import FORMATS, Format, read, write
+from mlrh.data._sources import Source
 from mlrh.data.containers import DataError, MultilabelData, Schema
 
-__all__ = ["DataError", "MultilabelData", "Schema", "load", "load_digit_scenes", "read", "write"]
+__all__ = [
+    "FORMATS",
+    "DataError",
+    "Format",
+    "MultilabelData",
+    "Schema",
+    "Source",
+    "load",
+    "load_digit_scenes",
+    "read",
+    "write",
+]

@@ -1,9 +1,9 @@
-"""Data files of every known format, in and out. Knows formats by name only; each has a module of its own."""
+"""Data files of every known format, in and out: the table of formats, and how a file's own is found out."""
 
 import re
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
@@ -19,24 +19,37 @@ from mlrh.data._sources import Source, load, parts_of, shown, write_texts
 from mlrh.data._tables import csv_text, read_csv, read_parquet, write_parquet
 from mlrh.data.containers import DataError, MultilabelData, Schema, listed
 
-FORMATS = ("arff", "libsvm", "csv", "parquet")
-READ_SUFFIXES = {
-    ".arff": "arff",
-    ".libsvm": "libsvm",
-    ".svm": "libsvm",
-    ".svmlight": "libsvm",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-}
-WRITE_SUFFIXES = {
-    ".arff": "arff",
-    ".libsvm": "libsvm",
-    ".svm": "libsvm",
-    ".txt": "libsvm",
-    ".csv": "csv",
-    ".parquet": "parquet",
+
+@dataclass(frozen=True)
+class Format:
+    """How files of one kind are read, how they are written where that is offered, and what their names end with.
+
+    read : function of (source, choice of labels or None, schema or None) that returns a MultilabelData
+    write : function of (data, path, layout), or None
+    """
+
+    read: Callable[..., MultilabelData]
+    suffixes: tuple[str, ...]
+    write: Callable[..., None] | None = None
+    write_suffixes: tuple[str, ...] = ()
+
+
+FORMATS = {
+    "arff": Format(
+        read_arff, (".arff",), lambda data, path, layout: write_texts(arff_texts(data, path, layout)), (".arff",)
+    ),
+    "libsvm": Format(
+        read_libsvm,
+        (".libsvm", ".svm", ".svmlight"),
+        lambda data, path, layout: write_texts({path: libsvm_text(data, path)}),
+        (".libsvm", ".svm", ".txt"),
+    ),
+    "csv": Format(
+        read_csv, (".csv", ".tsv"), lambda data, path, layout: write_texts({path: csv_text(data, path)}), (".csv",)
+    ),
+    "parquet": Format(
+        read_parquet, (".parquet", ".pq"), lambda data, path, layout: write_parquet(data, path), (".parquet",)
+    ),
 }
 PARQUET_MAGIC = b"PAR1"
 ARFF_START = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s++|%[^\r\n]*+)*+@(?:relation|attribute|data)\b", re.IGNORECASE)
@@ -122,7 +135,7 @@ def read(
     else:
         if choice is None and schema is not None:
             choice = LabelChoice(schema.label_names, True, "the model")
-        data = {"arff": read_arff, "csv": read_csv, "parquet": read_parquet}[format](loaded, choice, schema)
+        data = FORMATS[format].read(loaded, choice, schema)
         _check_n_features(data, n_features, loaded)
     data = data if name is None else replace(data, name=name)
     return data if schema is None else _conformed(data, schema, loaded)
@@ -157,13 +170,7 @@ def write(data: MultilabelData, path: str | PathLike, *, format: str | None = No
       dense X comes back sparse. Refuses nominal features and missing values.
     """
     path = Path(path)
-    format = _written_format(path, format)
-    if format == "parquet":
-        write_parquet(data, path)
-    elif format == "arff":
-        write_texts(arff_texts(data, path, layout))
-    else:
-        write_texts({path: {"libsvm": libsvm_text, "csv": csv_text}[format](data, path)})
+    _writer(path, format)(data, path, layout)
 
 
 def _label_choice(labels: Any) -> LabelChoice | None:
@@ -186,8 +193,9 @@ def _format_of(source: Source) -> str:
         return "parquet"
     if ARFF_START.match(source.content):
         return "arff"
-    if source.suffix in READ_SUFFIXES:
-        return READ_SUFFIXES[source.suffix]
+    for name, format in FORMATS.items():
+        if source.suffix in format.suffixes:
+            return name
     return "libsvm" if LIBSVM_START.match(source.content) else "csv"
 
 
@@ -225,13 +233,15 @@ def _check_n_features(data, n_features, source):
         raise source.error(f"has {data.X.shape[1]} features; n_features asks for {n_features}.")
 
 
-def _written_format(path, format):
+def _writer(path, format):
     _, suffix, zipped = parts_of(path.name)
-    if format is not None and format not in FORMATS:
-        raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))} or None; got {format!r}.")
-    format = format or WRITE_SUFFIXES.get(suffix)
+    names = [name for name, own in FORMATS.items() if own.write is not None]
+    if format is not None and format not in names:
+        raise ValueError(f"format must be one of {', '.join(map(repr, names))} or None; got {format!r}.")
+    format = format or next((name for name in names if suffix in FORMATS[name].write_suffixes), None)
     if format is None:
-        raise DataError(f"{path}: the suffix must be one of {', '.join(WRITE_SUFFIXES)} (and .gz), or give the format.")
+        known = ", ".join(suffix for name in names for suffix in FORMATS[name].write_suffixes)
+        raise DataError(f"{path}: the suffix must be one of {known} (and .gz), or give the format.")
     if format == "parquet" and zipped:
         raise DataError(f"{path}: Parquet files are compressed inside; leave out .gz.")
-    return format
+    return FORMATS[format].write

@@ -3,7 +3,7 @@
 from importlib import import_module
 
 _PLACES = {
-    "_methods": ("FAMILIES",),
+    "_methods": ("FAMILIES", "Family", "Outcome"),
     "_protocol": ("PROFILES", "Dataset", "Profile"),
     "_records": ("RecordFile", "read_records"),
     "_report": ("Report", "to_html", "to_markdown", "to_terminal", "write_report"),

@@ -34,7 +34,6 @@ COLUMNS = (  # title, metric, factor, decimals, whether higher is better (None: 
 MULTICLASS_EXTRA = (("n_iter", ".0f"), ("train_log_loss", ".4f"))
 PLOTTED = ("MLRH-WTA (RBF)", "MLRH-WTA (RBF, observed)", "BR-LR", "LP-RF")  # first, if they are there
 MAX_SERIES = 4
-ORDER = [name for family in FAMILIES.values() for name in family.names]
 
 
 def hidden_variables_section() -> Section:
@@ -294,13 +293,14 @@ def _version(name):
 
 def _by_dataset(records):
     """{data set: {method: {(seed, fold): record}}}, larger data sets first, methods in the order of the families."""
+    order = [name for family in FAMILIES.values() for name in family.names]
     sizes: Counter[str] = Counter()
     for record in records:
         sizes[record["dataset"]] += record["n_test"]
     grouped = {}
     for name, _ in sizes.most_common():
         methods = by_method(record for record in records if record["dataset"] == name)
-        grouped[name] = {method: methods[method] for method in sorted(methods, key=ORDER.index)}
+        grouped[name] = {method: methods[method] for method in sorted(methods, key=order.index)}
     return grouped
 
 
