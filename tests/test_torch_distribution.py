@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from scipy import stats
 
 from mlrh import spaces as label_space
-from mlrh.torch import CardinalitySpace, recurrence
-from mlrh.torch.curvature import curvature
+from mlrh.torch import CardinalitySpace
+from mlrh.torch._eager import dispatch
 
 FOLDER = Path(__file__).parent / "oracle"
 ORACLE = json.loads((FOLDER / "cardinality.json").read_text())
@@ -123,7 +123,7 @@ def test_curvature_along_each_label_equals_the_oracle_covariance(case):
     rows = torch.tensor(case["scores"], dtype=torch.float64).repeat(n_labels, 1)
     log_weights = distribution(case)._log_weights()
     no_sizes = torch.zeros(n_labels, len(log_weights), dtype=torch.float64)
-    covariance, _ = curvature(rows, log_weights, torch.eye(n_labels, dtype=torch.float64), no_sizes)
+    covariance, _ = dispatch.curvature(rows, log_weights, torch.eye(n_labels, dtype=torch.float64), no_sizes)
     expected = np.array(case["pair_marginals"]) - np.outer(case["marginals"], case["marginals"])
     np.testing.assert_allclose(covariance.numpy(), expected, rtol=0, atol=ABSOLUTE)
 
@@ -181,8 +181,8 @@ def test_scores_of_1e5_have_finite_answers_that_sum_to_one(scores, dtype):
 def test_every_arithmetic_gives_the_same_answers():
     scores = torch.randn(20, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     log_weights = torch.tensor([-torch.inf, 0.3, -0.2, 0.1], dtype=torch.float64).expand(20, -1)
-    tilted, is_safe = recurrence._tilted(scores, log_weights, True)
-    unlimited = recurrence._unlimited(scores, log_weights, want_marginals=True)
+    tilted, is_safe = dispatch._tilted(scores, log_weights, True)
+    unlimited = dispatch._unlimited(scores, log_weights, want_marginals=True)
     assert is_safe.all()
     for one, other in zip(tilted, unlimited, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-13)
@@ -192,7 +192,7 @@ def test_answers_do_not_depend_on_the_blocks_of_rows(monkeypatch):
     scores = torch.randn(50, 30, generator=torch.Generator().manual_seed(2))
     space = CardinalitySpace(30, 1, 4)
     expected = space.distribution(scores).marginals()
-    monkeypatch.setattr(recurrence, "TARGET_ENTRIES", 7 * 30)
+    monkeypatch.setattr(dispatch, "TARGET_ENTRIES", 7 * 30)
     torch.testing.assert_close(space.distribution(scores).marginals(), expected, rtol=0, atol=1e-7)
 
 
@@ -200,7 +200,7 @@ def test_top_sets_do_not_depend_on_the_blocks_of_rows(monkeypatch):
     scores = torch.randn(50, 30, generator=torch.Generator().manual_seed(2))
     d = CardinalitySpace(30, 1, 4).distribution(scores)
     expected = d.top_sets(5)
-    monkeypatch.setattr(recurrence, "TARGET_ENTRIES", 7 * 10 * 5 * 8)
+    monkeypatch.setattr(dispatch, "TARGET_ENTRIES", 7 * 10 * 5 * 8)
     for actual, wanted in zip(d.top_sets(5), expected, strict=True):
         torch.testing.assert_close(actual, wanted, rtol=0, atol=0)
 

@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from test_torch_kernels import as_listed, case, dense_targets, exact, exact_gradient, interpreted, partly
 
-from mlrh.torch.kernels_arrivals import COUNTS, TAG, is_last, open_counter
-from mlrh.torch.kernels_polynomials import combined, constant, scaled_label, times_label
+from mlrh.torch._triton.forward import COUNTS, TAG, is_last, open_counter
+from mlrh.torch._triton.polynomials import combined, constant, scaled_label, times_label
 
 REDUCTIONS = ("none", "sum", "mean")
 GARBAGE = {"zeros": 0, "ones": -1, "numbers": 0x3F8000003F800000, "nearly a tag": (TAG.value ^ 1) * COUNTS.value + 5}
@@ -53,10 +53,10 @@ KINDS = [(name, n) for name in CASES for n in ((1, 2048) if "likely" in name and
 
 def compute(name, n_programs, garbage=0):
     """Losses of rows, sum, mean and gradient of one case, and the numbers of launches; scratch is garbage first."""
-    from mlrh.torch import kernels, kernels_shape
-    from mlrh.torch.kernels_launch import Launch
+    from mlrh.torch._triton import plan as plans
+    from mlrh.torch._triton.launch import Launch
 
-    one, launches, ordinary, empty = CASES[name], [], Launch.ordinary, kernels_shape.Shape.empty
+    one, launches, ordinary, empty = CASES[name], [], Launch.ordinary, plans.Shape.empty
 
     def counted(self, tensors, keep):
         launches.append(self.kernel)
@@ -67,28 +67,28 @@ def compute(name, n_programs, garbage=0):
         scratch[: len(scratch) // 2 * 2].view(torch.int64).fill_(garbage)
         return saved, scratch, loss
 
-    kernels.CHUNK, kernels_shape.PROGRAMS = one["chunk"], n_programs
-    kernels._PLANS.clear()
-    Launch.ordinary, kernels_shape.Shape.empty = counted, filled
+    plans.CHUNK, plans.PROGRAMS = one["chunk"], n_programs
+    plans._PLANS.clear()
+    Launch.ordinary, plans.Shape.empty = counted, filled
     inputs = [one[key] for key in ("scores", "targets", "log_weights")]
-    plan = kernels.plan(*inputs, one["min_labels"])
+    plan = plans.plan(*inputs, one["min_labels"])
     found = {reduction: plan.forward(*inputs, reduction)[0] for reduction in REDUCTIONS}
     n_forward = len(launches)
     _, saved = plan.forward(*inputs)
     found["gradient"] = plan.backward(*inputs[:2], saved, one["grad"].to(found["none"].dtype))
-    Launch.ordinary, kernels_shape.Shape.empty = ordinary, empty
+    Launch.ordinary, plans.Shape.empty = ordinary, empty
     return found | {"launches": (n_forward, len(launches)), "group": plan.shape.group_tile(), "n": plan.shape.n_groups}
 
 
 def compute_again():
     """Losses of a launch and of the same launch once more, on the memory that the first one left, as a graph does."""
-    from mlrh.torch import kernels, kernels_shape
+    from mlrh.torch._triton import plan as plans
 
     one = CASES["chunks"]
-    kernels.CHUNK, kernels_shape.PROGRAMS = one["chunk"], 1
-    kernels._PLANS.clear()
+    plans.CHUNK, plans.PROGRAMS = one["chunk"], 1
+    plans._PLANS.clear()
     inputs = [one[key] for key in ("scores", "targets", "log_weights")]
-    plan = kernels.plan(*inputs, one["min_labels"])
+    plan = plans.plan(*inputs, one["min_labels"])
     saved, scratch, loss = plan.shape.empty(inputs[0], "sum")
     pmf, numbers, values, counts, labels = plan.shape.parts(saved)
     results = []
@@ -215,7 +215,7 @@ def test_only_the_last_program_is_the_last_whatever_the_counter_held(results, ga
 
 
 def test_counts_fit_into_their_bits():
-    from mlrh.torch.kernels_limits import LARGEST_BATCH
+    from mlrh.torch._triton import LARGEST_BATCH
 
     assert COUNTS.value == 1 << 24
     assert 0 < TAG.value < 1 << 39

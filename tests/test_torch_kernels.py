@@ -16,6 +16,8 @@ from mlrh.spaces import CardinalitySpace
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from mlrh.torch import _triton
+
 MODEL_EXAMPLE = [[1e5, 500.0, 500.3, 499.0, -1e5]]
 
 
@@ -126,26 +128,27 @@ CASES = make_cases()
 
 def compute(cases):
     """Loss, gradient and size probabilities by the kernels, for each case."""
-    from mlrh.torch import kernels
+    from mlrh.torch._triton import plan
 
     results = {}
     for name, one in cases.items():
-        kernels.CHUNK = one["chunk"]
+        plan.CHUNK = one["chunk"]
         inputs = [one[key] for key in ("scores", "targets", "log_weights", "min_labels")]
         before = [value.clone() for value in inputs[:3] if value is not None]
-        loss, saved = kernels.forward(*inputs)
-        gradient = kernels.backward(*inputs, saved, one["grad"].to(loss.dtype))
+        launches = plan.plan(*inputs)
+        loss, saved = launches.forward(*inputs[:3])
+        gradient = launches.backward(*inputs[:2], saved, one["grad"].to(loss.dtype))
         after = [value for value in inputs[:3] if value is not None]
         unchanged = all(torch.equal(a.nan_to_num(9), b.nan_to_num(9)) for a, b in zip(before, after, strict=True))
-        _, alone = kernels.forward(one["scores"], None, *inputs[2:])
-        pmf = kernels.size_pmf(alone, one["scores"], one["log_weights"])
+        _, alone = plan.plan(one["scores"], None, *inputs[2:]).forward(one["scores"], None, one["log_weights"])
+        pmf = plan.cardinality_pmf(alone, one["scores"], one["log_weights"])
         results[name] = {"loss": loss, "gradient": gradient, "pmf": pmf, "unchanged": unchanged}
     return results
 
 
 def compute_outside():
     """Losses and gradients of sets that no size allows, and of a target that isn't known though all were said to be."""
-    from mlrh.torch import kernels
+    from mlrh.torch._triton import plan
 
     log_weights = torch.tensor([-torch.inf, 0.0, 0.0])
     dense = torch.zeros(4, 8)
@@ -153,16 +156,17 @@ def compute_outside():
     listed = torch.tensor([[-1, -1, -1], [0, 1, 2], [5, -1, -1], [0, -1, -1]])
     found = {}
     for name, targets in {"dense": dense, "listed": listed}.items():
-        inputs = outside_scores(), targets, log_weights, 1
-        loss, saved = kernels.forward(*inputs, partial=False)
-        gradient = kernels.backward(*inputs, saved, torch.ones(()).expand(4), partial=False)
+        inputs = outside_scores(), targets, log_weights
+        launches = plan.plan(*inputs, 1, partial=False)
+        loss, saved = launches.forward(*inputs)
+        gradient = launches.backward(*inputs[:2], saved, torch.ones(()).expand(4))
         found[name] = {"loss": loss, "gradient": gradient}
     return found
 
 
 def compute_wrong():
     """Losses of targets that are no sets, dense and listed, each after a row that is one."""
-    from mlrh.torch import kernels
+    from mlrh.torch._triton import plan
 
     dense = torch.zeros(4, 8)
     dense[0, 2], dense[1, 2], dense[2, 2], dense[3, :2] = 1, 0.9, -1, torch.tensor([1.0, 0.5])
@@ -171,7 +175,8 @@ def compute_wrong():
     listed = torch.tensor([[5, -1], [8, -1], [0, 9], [100, 1]])
     log_weights = torch.tensor([-torch.inf, 0.0, 0.0])
     targets = {"dense": dense, "partly": partly, "listed": listed}
-    return {name: kernels.forward(outside_scores(), one, log_weights, 1)[0] for name, one in targets.items()}
+    inputs = {name: (outside_scores(), one, log_weights) for name, one in targets.items()}
+    return {name: plan.plan(*given, 1).forward(*given)[0] for name, given in inputs.items()}
 
 
 def outside_scores():
@@ -214,11 +219,11 @@ def loss_and_gradients(name, one, reduction):
 
 def compute_shortcuts():
     """The same by shortcuts, as on a GPU: there numbers are not looked at. The second call finds those of the first."""
-    from mlrh.torch import shortcuts, targets
+    from mlrh.torch._eager import checks, operators
 
-    targets.can_look = lambda targets: False
+    checks.can_look = lambda targets: False
     compute_public()
-    return compute_public(), len(shortcuts._SHORTCUTS)
+    return compute_public(), len(operators._CALLS)
 
 
 @pytest.fixture(scope="module")
@@ -330,30 +335,23 @@ def assert_public_equal(found):
 
 
 def test_biases_far_from_a_line_are_left_to_the_recurrence():
-    from mlrh.torch import kernels
+    from mlrh.torch._triton import plan
 
-    scores, line = torch.zeros(2, 9), torch.tensor([-torch.inf, 0.0, 50.0, 100.0])
-    assert kernels.usable(scores, line, 1)
-    assert not kernels.usable(scores, line + torch.tensor([0.0, 0.0, 5.0, 0.0]), 1)
+    line = torch.tensor([-torch.inf, 0.0, 50.0, 100.0])
+    assert plan.are_near_a_line(line, 1)
+    assert not plan.are_near_a_line(line + torch.tensor([0.0, 0.0, 5.0, 0.0]), 1)
 
 
 def test_what_the_kernels_cannot_hold_is_left_to_the_recurrence():
-    from mlrh.torch import kernels
-
-    assert kernels.usable(torch.zeros(2, 50), torch.zeros(33), 0)
-    assert not kernels.usable(torch.zeros(2, 50), torch.zeros(34), 0)
-    assert not kernels.usable(torch.zeros(0, 50), torch.zeros(5), 0)
-    assert not kernels.usable(torch.zeros(1, 50).expand((1 << 28) + 1, 50), torch.zeros(5), 0)
-    assert not kernels.usable(torch.zeros(2, 50, dtype=torch.int64), torch.zeros(5), 0)
+    assert _triton.fit(torch.zeros(2, 50), torch.zeros(33))
+    assert not _triton.fit(torch.zeros(2, 50), torch.zeros(34))
+    assert not _triton.fit(torch.zeros(0, 50), torch.zeros(5))
+    assert not _triton.fit(torch.zeros(1, 50).expand((1 << 28) + 1, 50), torch.zeros(5))
+    assert not _triton.fit(torch.zeros(2, 50, dtype=torch.int64), torch.zeros(5))
 
 
 def test_without_biases_the_choice_reads_no_values():
-    from mlrh.torch import kernels
-
-    unreadable = torch.zeros(5, device="meta")
-    assert kernels.usable(torch.zeros(2, 50, device="meta"), unreadable, 0, biased=False)
-    with pytest.raises(NotImplementedError):
-        kernels.usable(torch.zeros(2, 50, device="meta"), unreadable, 0)
+    assert _triton.fit(torch.zeros(2, 50, device="meta"), torch.zeros(5, device="meta"))
 
 
 if __name__ == "__main__":

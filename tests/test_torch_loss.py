@@ -123,7 +123,7 @@ def test_unobserved_announced_without_any_changes_nothing():
 @pytest.mark.parametrize("size_bias", [None, SIZE_BIAS])
 def test_unobserved_labels_need_no_announcement_where_nobody_may_look(size_bias, monkeypatch):
     expected = mlrh_loss(LOGITS, PARTLY, max_labels=3, size_bias=size_bias, reduction="none")
-    monkeypatch.setattr("mlrh.torch.targets.can_look", lambda targets: False)
+    monkeypatch.setattr("mlrh.torch._eager.checks.can_look", lambda targets: False)
     found = mlrh_loss(LOGITS, PARTLY, max_labels=3, size_bias=size_bias, reduction="none")
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
@@ -344,7 +344,7 @@ def test_targets_that_are_no_set_are_refused_by_row_and_column(smooth, beside):
 @pytest.mark.parametrize("unobserved", [None, True])
 @pytest.mark.parametrize("smooth", [0.9, -1.0])
 def test_targets_that_are_no_set_make_the_loss_nan_where_nobody_may_look(smooth, unobserved, monkeypatch):
-    monkeypatch.setattr("mlrh.torch.targets.can_look", lambda targets: False)
+    monkeypatch.setattr("mlrh.torch._eager.checks.can_look", lambda targets: False)
     targets = SETS.double()
     targets[2] = torch.tensor([1.0, smooth, 0.0, 0.0, 0.0])
     losses = mlrh_loss(LOGITS, targets, max_labels=3, unobserved=unobserved, reduction="none")
@@ -352,7 +352,7 @@ def test_targets_that_are_no_set_make_the_loss_nan_where_nobody_may_look(smooth,
 
 
 def test_a_wrong_option_is_one_sentence_also_where_shortcuts_are_looked_for(monkeypatch):
-    monkeypatch.setattr("mlrh.torch.targets.can_look", lambda targets: False)
+    monkeypatch.setattr("mlrh.torch._eager.checks.can_look", lambda targets: False)
     with pytest.raises(ValueError, match=r"reduction must be one of .* got \['mean'\]"):
         mlrh_loss(LOGITS, SETS, max_labels=3, reduction=["mean"])
 

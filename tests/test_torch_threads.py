@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from mlrh.torch import MLRHLoss, mlrh_loss, shortcuts
+from mlrh.torch import MLRHLoss, mlrh_loss
+from mlrh.torch._eager import operators
 
 SHAPES = [(6, 9), (6, 10), (17, 9), (6, 9), (40, 700)]
 
@@ -34,16 +35,17 @@ def test_many_threads_at_once_find_what_one_finds(unobserved):
 
 
 def test_threads_that_fill_the_store_of_shortcuts_at_once_find_their_own(monkeypatch):
-    monkeypatch.setattr(shortcuts, "MOST_SHORTCUTS", 3)
-    monkeypatch.setattr(shortcuts, "_SHORTCUTS", {})
+    monkeypatch.setattr(operators, "MOST_CALLS", 3)
+    monkeypatch.setattr(operators, "_CALLS", {})
 
     def keep_and_find(kind):
-        kept = shortcuts.keep((kind,), object())
-        return kept is not None and shortcuts.find((kind,)) in (kept, None)
+        kept = object()
+        operators._keep((kind,), kept)
+        return operators.find((kind,)) in (kept, None)
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(keep_and_find, range(2000)))
-    assert len(shortcuts._SHORTCUTS) <= 3 + 8
+    assert len(operators._CALLS) <= 3 + 8
 
 
 class NetworkWithLoss(torch.nn.Module):

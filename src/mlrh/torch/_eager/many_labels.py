@@ -5,12 +5,12 @@ Newton's identities, j e_j = p_1 e_{j-1} - p_2 e_{j-2} + ..., and the marginal o
 So scores are read once for the loss and once for the gradient, in a dozen operations on blocks that stay in the cache.
 
 The signs alternate: a row whose sums cancel too much, or would leave the range of floating point, is marked, and left
-to `recurrence`.
+to the tree of products (`dispatch`).
 """
 
 import torch
 
-from mlrh.torch import tree
+from mlrh.torch._eager import tree
 
 LEAST_LABELS = 512  # with fewer, the tree of products over all labels is as fast
 LARGEST_SET = 8
@@ -22,7 +22,7 @@ LARGEST_LOSS = {torch.float32: 16.0, torch.float64: 1e3}  # of precision: sum of
 LARGEST_COEFFICIENT = {torch.float32: 1e24, torch.float64: 1e280}
 
 
-def serves(n_labels, max_labels):
+def serve(n_labels, max_labels):
     """Whether rows of so many labels and sets of so many go through here."""
     return n_labels >= LEAST_LABELS and 1 <= max_labels <= LARGEST_SET
 
@@ -82,15 +82,15 @@ def solve(sums, heavy, log_weights):
     log_scale = log_weights.amax(1)
     size_weights = torch.exp(log_weights - log_scale[:, None].nan_to_num(neginf=0.0)).T
     others = _newton(sums.T.to(torch.float64))
-    wide, narrow = tree.grow(top, max_labels)
-    of_heavy = narrow[-1]
-    products = tree.product(of_heavy.expand_as(others), others)
+    levels = tree.grow(top.T, max_labels)
+    of_heavy = levels[-1]
+    products = tree.product(of_heavy.expand_as(others), others, max_labels)
     total, at_worst = (size_weights[1:, None] * products).sum(0) + size_weights[0]
     by_size = size_weights[1:] / total
     both = torch.cat((of_heavy, others[:, :1]), 1)
     by_others, by_heavy = tree.adjoint(by_size[:, None], both).unbind(1)
     coefficients = _coefficients(by_others, others[:, 0])
-    heavy_marginals = tree.descend(wide, narrow, by_heavy) * top
+    heavy_marginals = tree.descend(levels, by_heavy).T * top
     is_lossy = at_worst > LARGEST_LOSS[sums.dtype] * total
     if max_labels > 1:
         is_lossy |= -2.0 * bound * coefficients[1] > coefficients[0]
