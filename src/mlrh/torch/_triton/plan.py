@@ -58,7 +58,7 @@ def plan(scores, targets, log_weights, min_labels, indices=None, partial=True):
     of_scores, of_sizes = (scores.shape, scores.dtype, scores.device), (log_weights.shape, log_weights.dtype)
     key = (*of_scores, kind, *of_sizes, min_labels, indices, partial)
     found = _PLANS.get(key)
-    if found is None or found.chunk != CHUNK:
+    if found is None:
         if len(_PLANS) >= MOST_PLANS:
             _PLANS.clear()
         found = _PLANS[key] = Plan(Shape(scores, targets, log_weights, indices, partial), min_labels)
@@ -82,7 +82,7 @@ class Plan:
     """The launches for tensors of one kind; with a reduction, the losses of all rows become one number."""
 
     def __init__(self, shape, min_labels):
-        self.shape, self.chunk = shape, CHUNK
+        self.shape = shape
         self.loss = {kind: Launch(forward, *shape.forward_options(min_labels, kind)) for kind in REDUCTIONS}
         self.gradient = {kind: Launch(gradient, *shape.gradient_options(kind)) for kind in REDUCTIONS}
 
