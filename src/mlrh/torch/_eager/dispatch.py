@@ -149,6 +149,7 @@ def expectations(scores, log_weights, *, want_marginals=True):
     if not is_safe.all():
         rows = torch.nonzero(~is_safe)[:, 0]
         again = scores[rows].to(torch.float64)
+        # float32 tries float64 first; only what leaves that too pays for numbers with an exponent of their own.
         redo = _unlimited if scores.dtype == torch.float64 else expectations
         part = redo(again, log_weights[rows], want_marginals=want_marginals)
         for whole, some in zip(result, part, strict=True):
@@ -309,9 +310,9 @@ def _recurrence_backward(scores, targets, log_weights, saved, gradient):
 def _empty_saved(scores, log_weights, *, keep):
     """Tensors of the shapes and types that `_recurrence` saves.
 
-    By powers: the coefficients of the polynomial that gives the marginal of a label, NaN in rows that it doesn't serve,
-    the marginals of the heavy labels and their indices; else the gradient itself, in the type of the computation: in
-    float16, small ones would be lost before the scale of the loss is applied.
+    With many labels: the coefficients of the polynomial that gives the marginal of a label, NaN in rows that it doesn't
+    serve, the marginals of the heavy labels and their indices. Else the gradient itself, in the type of the
+    computation: in float16, small ones would be lost before the scale of the loss is applied.
     """
     dtype, (n_rows, n_labels), max_labels = working_dtype(scores), scores.shape, log_weights.shape[-1] - 1
     pmf = scores.new_empty((n_rows, max_labels + 1), dtype=dtype)
@@ -348,7 +349,7 @@ def _settle_kernels(dtype):
 
 
 def _not_served(coefficients, n_labels):
-    """Indices, in blocks, of the rows that powers don't serve."""
+    """Indices, in blocks, of the rows that sums of powers don't serve."""
     rows = torch.nonzero(coefficients[:, 0].isnan())[:, 0]
     return rows.split(max(1, TARGET_ENTRIES // n_labels)) if len(rows) else ()
 
@@ -372,7 +373,7 @@ def _tilted(scores, log_weights, want_marginals):
     """Expectations in the arithmetic of the scores, and whether the sums of a row stayed in its range."""
     log_weights = log_weights.to(torch.float64)
     weights, log_tilts, is_nan = _tilted_weights(scores, log_weights)
-    weights = weights.T.contiguous()
+    weights = weights.T.contiguous()  # labels first: halves of a level lie together
     levels = tree.grow(weights, log_weights.shape[1] - 1)
     sums = levels[-1][:, 0].T.to(torch.float64)
     size_weights, log_scale = _size_weights(log_weights, log_tilts)
@@ -382,6 +383,7 @@ def _tilted(scores, log_weights, want_marginals):
     is_safe = (partition >= low) & (sums.amax(1) <= high) | is_nan
     marginals = None
     if want_marginals:
+        # Divided before it goes down the tree: in float32 the sums themselves may be too large to be multiplied.
         gradient = (size_weights[:, 1:] / partition[:, None]).T.contiguous().to(scores.dtype)
         marginals = tree.descend(levels, gradient)[: len(weights)].mul_(weights).clamp_(max=1.0).T
     return Expectations(partition.log() + log_scale, masses / partition[:, None], marginals), is_safe
@@ -432,6 +434,8 @@ def _size_weights(log_weights, log_tilts):
     """Weights exp(log_weights[j] - log_tilt j) over the largest of them, and the logarithm of the largest."""
     sizes = torch.arange(log_weights.shape[1], device=log_tilts.device)
     log_tilts = log_tilts[:, None]
+    # Relative to the heaviest size, so that the largest weight is 1; differences of log-weights are taken first, since
+    # a large bias would swallow the tilt.
     log_scale, heaviest = (log_weights - log_tilts * sizes).max(1, keepdim=True)
     difference = log_weights - log_weights.gather(1, heaviest).nan_to_num(neginf=0.0)
     return torch.exp(difference - log_tilts * (sizes - heaviest)), log_scale[:, 0]

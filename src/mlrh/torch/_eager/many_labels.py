@@ -13,10 +13,11 @@ import torch
 from mlrh.torch._eager import tree
 
 LEAST_LABELS = 512  # with fewer, the tree of products over all labels is as fast
-LARGEST_SET = 8
-BLOCK_ENTRIES = 2**18  # scores in a block
-N_SPLITS = 8  # labels compared at once in the search for the heaviest
-LARGEST_LOSS = {torch.float32: 16.0, torch.float64: 1e3}  # of precision: sum of the terms' magnitudes over the sum
+LARGEST_SET = 8  # with larger ones the tree is about as fast: 11.8 and 11.2 ms for 256 rows of 1024 labels and 12
+BLOCK_ENTRIES = 2**18  # scores in a block, which stay in the cache between the operations on them
+N_SPLITS = 8  # columns of so many labels are compared by their maxima: up to twice as fast as topk over all labels
+# Of precision: the sum of the terms' magnitudes over the sum. It takes a bit or a digit and leaves 6 digits or 12.
+LARGEST_LOSS = {torch.float32: 16.0, torch.float64: 1e3}
 # A coefficient is the derivative of the log-partition by a sum of powers (but for a factor), which is wrong by the
 # smallest number at least.
 LARGEST_COEFFICIENT = {torch.float32: 1e24, torch.float64: 1e280}
@@ -41,13 +42,14 @@ def summaries(scores, max_labels, dtype):
     shape = (n_rows, n_heavy(max_labels) + 1)
     sums = scores.new_empty((n_rows, max_labels), dtype=dtype)
     heavy, index = scores.new_empty(shape, dtype=dtype), scores.new_empty(shape, dtype=torch.int64)
-    n_powers = (max_labels + 1) // 2
+    n_powers = (max_labels + 1) // 2  # higher powers are products of two of these
     for rows in blocks(n_rows, n_labels):
         block = scores[rows]
         powers = block.new_empty((block.shape[0], n_powers, _width(n_labels)), dtype=dtype)
         weights = powers[:, 0]
         _fill_weights(block, weights)
         heavy[rows], index[rows] = _heaviest(weights, shape[1])
+        # Without the heavy labels the power sums are small, and Newton's identities cancel little.
         weights.scatter_(1, index[rows, :-1], 0.0)
         for i in range(1, n_powers):
             torch.mul(powers[:, i - 1], weights, out=powers[:, i])
@@ -91,6 +93,8 @@ def solve(sums, heavy, log_weights):
     by_others, by_heavy = tree.adjoint(by_size[:, None], both).unbind(1)
     coefficients = _coefficients(by_others, others[:, 0])
     heavy_marginals = tree.descend(levels, by_heavy).T * top
+    # The sums of a row cancel as far as their terms are larger than they are; the marginal of the heaviest light label
+    # does, where the second term of its polynomial is half as large as the first.
     is_lossy = at_worst > LARGEST_LOSS[sums.dtype] * total
     if max_labels > 1:
         is_lossy |= -2.0 * bound * coefficients[1] > coefficients[0]
