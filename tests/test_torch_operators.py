@@ -262,6 +262,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow  # two more processes that import torch
 def test_two_processes_of_ddp_have_the_gradient_of_one(tmp_path):
     command = [sys.executable, "-c", PROGRAM]
     runs = [
