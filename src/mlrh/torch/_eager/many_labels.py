@@ -84,7 +84,7 @@ def solve(sums, heavy, log_weights):
     log_scale = log_weights.amax(1)
     size_weights = torch.exp(log_weights - log_scale[:, None].nan_to_num(neginf=0.0)).T
     others = _newton(sums.T.to(torch.float64))
-    levels = tree.grow(top.T, max_labels)
+    levels = tree.grow(top.T.contiguous(), max_labels)
     of_heavy = levels[-1]
     products = tree.product(of_heavy.expand_as(others), others, max_labels)
     total, at_worst = (size_weights[1:, None] * products).sum(0) + size_weights[0]
