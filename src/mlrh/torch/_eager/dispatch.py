@@ -3,14 +3,16 @@
 `scores` is (n_rows, n_labels) of any floating type; `log_weights` is (n_sizes,) or (n_rows, n_sizes), the log-weight of
 the sets of j = 0, ..., max_labels labels, -inf for a size that isn't admissible. Computed in float32 at least.
 
-    case                                        where           why
-    CUDA, up to 32 labels in a set, biases      `_triton`       reads logits once for the loss and once for the gradient
-      near a line in the size
-    512 labels and more, up to 8 in a set       `many_labels`   as fast as reading the scores twice; keeps a tenth
-    others, and rows that cancel there          `tree`          few operations on whole tensors, nothing subtracted
-    rows whose sums leave the range of their    `tree` again, in float64, then in `numbers.Scaled`, whose range has no
-      arithmetic                                  limit: slower by far, and rare
-    second derivatives, draws, expected metrics `tree`, in float64 or `Scaled`, for derivatives in `numbers.Dual`
+    case                                      where           why
+    CUDA, sets of up to 32 labels, biases     `_triton`       two launches for a step, at 1.5 to 2.6 times the time that
+      near a line in the size                                 reading and writing takes (docs/gpu.md)
+    512 labels or more, sets of up to 8       `many_labels`   reads scores once for the loss and once for the gradient,
+                                                              keeps less than a tenth of them between
+    other calls, and rows that cancel there   `tree`          as fast for fewer labels or larger sets; nothing is
+                                                              subtracted, so that only the range limits it
+    rows whose sums leave the range           `tree` again    in float64, then in `numbers.Scaled` without a limit of
+                                                              range: slower by far, and rare
+    second derivatives, draws, decisions      `tree`          in float64 or `Scaled`, derivatives by `numbers.Dual`
 
 In the tree a label weighs exp(score) times a power of two that is common to the row, which brings the sums into the
 range of floating point and rounds nothing; a row whose weights themselves would leave that range has its largest score
