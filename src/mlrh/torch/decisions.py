@@ -12,7 +12,7 @@ from mlrh.torch._eager import ranking, tree
 from mlrh.torch._eager.dispatch import blocks, parts
 from mlrh.torch._eager.numbers import joined, total, with_constant
 
-TIE = 1e-13  # rounding errors of expectations in float64 are below
+TIE = 1e-13  # some hundred units in the last place of float64: answers that are equal but for rounding
 
 
 def decide(distribution, decision="exact_match"):

@@ -385,7 +385,7 @@ def _tilted(scores, log_weights, want_marginals):
     is_safe = (partition >= low) & (sums.amax(1) <= high) | is_nan
     marginals = None
     if want_marginals:
-        # Divided before it goes down the tree: in float32 the sums themselves may be too large to be multiplied.
+        # Divided before it goes down the tree, so that what comes out are probabilities, in the range of float32.
         gradient = (size_weights[:, 1:] / partition[:, None]).T.contiguous().to(scores.dtype)
         marginals = tree.descend(levels, gradient)[: len(weights)].mul_(weights).clamp_(max=1.0).T
     return Expectations(partition.log() + log_scale, masses / partition[:, None], marginals), is_safe
