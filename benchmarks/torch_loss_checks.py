@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from mlrh.torch import MLRHLoss, kernels, mlrh_loss, shortcuts
+from mlrh.torch import MLRHLoss, mlrh_loss
+from mlrh.torch._eager import operators
+from mlrh.torch._triton import plan as plans
 
 DTYPES_CHECKED = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
@@ -108,7 +110,7 @@ def check_partial(name, scores, min_labels, max_labels):
 
 
 def check_public(name, reduction):
-    """Errors of the module over two calls, the second of which takes its shortcut; both kinds of targets."""
+    """Errors of the module over two calls, the second by what the first one kept; both kinds of targets."""
     logits = (2 * torch.randn(5000, 700, device="cuda") - 5).requires_grad_()
     log_weights = torch.tensor([-math.inf, 0, 0, 0, 0], device="cuda")
     dense, listed = draw_targets(*logits.shape, 4)
@@ -181,8 +183,8 @@ def check_threads(n_threads=8):
             torch.cuda.current_stream().synchronize()
         return results
 
-    kernels._PLANS.clear()  # so that the threads make them
-    shortcuts._SHORTCUTS.clear()
+    plans._PLANS.clear()  # so that the threads make them
+    operators._CALLS.clear()
     with ThreadPoolExecutor(n_threads) as pool:
         found = list(pool.map(run, batches))
     return gaps_of("threads at once", found, expected)
@@ -294,11 +296,10 @@ def reported(row, bound):
 
 def twice(name, scores, targets, log_weights, min_labels, indices):
     """Losses and gradients of the second of two runs, which launches by address; ends where they differ."""
-    runs = []
+    runs, plan = [], plans.plan(scores, targets, log_weights, min_labels, indices)
     for _ in range(2):
-        loss, saved = kernels.forward(scores, targets, log_weights, min_labels, indices=indices)
-        inputs = scores, targets, log_weights, min_labels, saved, torch.ones_like(loss)
-        runs.append((loss, kernels.backward(*inputs, indices=indices)))
+        loss, saved = plan.forward(scores, targets, log_weights)
+        runs.append((loss, plan.backward(scores, targets, saved, torch.ones_like(loss))))
     if not all(torch.equal(one, other) for one, other in zip(*runs, strict=True)):
         raise SystemExit(f"{name}: loss and gradient must be the same in every run; got two.")
     return runs[1]

@@ -59,7 +59,7 @@ def time_shape(shape, dtype, options):
     """One row per loss: milliseconds of a forward and a backward pass, as called and replayed from a CUDA graph."""
     losses = losses_to_time(shape, dtype)
     if options.compiled:
-        torch._dynamo.reset()  # each shape is compiled for itself, as in a training run
+        torch.compiler.reset()  # each shape is compiled for itself, as in a training run
         for name in ("BCE", "MLRHLoss, M=4"):
             losses[f"{name}, compiled"] = (torch.compile(losses[name][0]), losses[name][1])
     called = interleaved({name: step(*pair) for name, pair in losses.items()}, options.repeats)

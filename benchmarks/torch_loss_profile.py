@@ -11,7 +11,8 @@ import time
 import torch
 from torch_loss_gpu import DTYPES, SHAPES, draw_targets, losses_to_time, step
 
-from mlrh.torch import MLRHLoss, kernels
+from mlrh.torch import MLRHLoss
+from mlrh.torch._triton import plan as plans
 
 KERNELS = ("forward", "gradient")
 
@@ -50,7 +51,7 @@ def parts_of_step(n_rows, n_labels):
     values, (dense, _) = scores.detach(), draw_targets(n_rows, n_labels, 4)
     bce, criterion, one = torch.nn.BCEWithLogitsLoss(), MLRHLoss(4), torch.ones((), device="cuda")
     log_weights = torch.tensor([-torch.inf, 0, 0, 0, 0], device="cuda")
-    plan = kernels.plan(values, dense, log_weights, 1, False)
+    plan = plans.plan(values, dense, log_weights, 1, False)
     _, saved = plan.forward(values, dense, log_weights, "mean")
     return {
         "BCE, step": step(lambda: bce(scores, dense), scores),

@@ -4,6 +4,7 @@ The interpreter must be chosen before Triton is imported, so this file also is a
 process of its own, once, and the tests look at what came out.
 """
 
+import itertools
 import os
 import subprocess
 import sys
@@ -11,16 +12,28 @@ import sys
 import numpy as np
 import pytest
 
-from mlrh.spaces import CardinalitySpace
-
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+import torch
+import triton
+import triton.language as tl
+
+from mlrh.spaces import CardinalitySpace
+from mlrh.torch import _triton, mlrh_loss
+from mlrh.torch._eager import checks, operators
+from mlrh.torch._triton import plan as plans
+from mlrh.torch._triton.forward import COUNTS, TAG, is_last, open_counter
+from mlrh.torch._triton.launch import Launch
+from mlrh.torch._triton.polynomials import combined, constant, scaled_label, times_label
+
 MODEL_EXAMPLE = [[1e5, 500.0, 500.3, 499.0, -1e5]]
+REDUCTIONS = ("none", "sum", "mean")
+GARBAGE = {"zeros": 0, "ones": -1, "numbers": 0x3F8000003F800000, "nearly a tag": (TAG.value ^ 1) * COUNTS.value + 5}
 
 
 def make_cases():
-    """Inputs of `forward` by name; chunk is the number of labels that one program reads."""
+    """Inputs of `forward` by name; chunk is the number of labels that one program reads at once."""
     rng = np.random.default_rng(0)
 
     def normal(n_rows, n_labels, scale=1.0, shift=0.0):
@@ -57,8 +70,9 @@ def make_cases():
     listed = {f"{name}, listed": as_listed(cases[name]) for name in ("normal scores", "chunks", "one label dominates")}
     alone = {f"{name}, no targets": cases[name] | {"targets": None} for name in ("few likely labels", "chunks")}
     kinds = {f"{dtype} targets": dtype for dtype in (torch.bool, torch.int64, torch.uint8)}
-    typed = {name: cases["chunks"] | {"targets": cases["chunks"]["targets"].to(dtype)} for name, dtype in kinds.items()}
-    return cases | listed | alone | typed
+    plain = cases["normal scores"]
+    typed = {name: plain | {"targets": plain["targets"].to(dtype)} for name, dtype in kinds.items()}
+    return cases | listed | alone | typed | make_grouped_cases(normal)
 
 
 def make_partial_cases(normal):
@@ -83,6 +97,26 @@ def make_partial_cases(normal):
     }
 
 
+def make_grouped_cases(normal):
+    """Rows in groups that several programs read, or one program in several tiles; last groups are not full."""
+    likely = normal(11, 130, 0.5, -6)
+    likely[:, ::30] += normal(11, 5, 2, 8)
+    cases = {
+        "two programs in a group": case(normal(17, 513), 1, 4),
+        "rows with likely labels": case(likely, 1, 4),
+        "short rows": case(normal(40, 5), 0, 3),
+        "two chunks": case(normal(5, 600), 1, 4, chunk=520),
+        "chunks with likely labels": case(likely[:7], 1, 4, chunk=64),
+        "twelve labels in a set": case(normal(3, 40, 3), 1, 12),
+    }
+    for name in ("rows with likely labels", "chunks with likely labels"):
+        cases[f"{name}, unknown"] = partly(cases[name])
+        cases[f"{name}, listed"] = as_listed(cases[name])
+        cases[f"{name}, no targets"] = cases[name] | {"targets": None}
+    few = {f"{name}, few programs": one | {"programs": 1} for name, one in cases.items()}
+    return few | {name: one for name, one in cases.items() if "likely" in name and "listed" not in name}
+
+
 def partly(one, dtype=torch.float32):
     """The case with unknown labels: none, a third, all, all but a full set, more labels than a set, too few, few."""
     known, max_labels = one["targets"].clone(), len(one["log_weights"]) - 1
@@ -105,6 +139,7 @@ def case(scores, min_labels, max_labels, *, size_bias=None, dtype=torch.float32,
         "log_weights": torch.tensor(log_weights),
         "min_labels": min_labels,
         "chunk": chunk,
+        "programs": 2048,
         "grad": torch.linspace(0.5, 2, len(scores)),
     }
 
@@ -122,48 +157,136 @@ def as_listed(one):
 
 
 CASES = make_cases()
+GROUPED = list(make_grouped_cases(lambda n_rows, n_labels, *_: np.zeros((n_rows, n_labels))))
+FEW = [name for name in GROUPED if name.endswith("few programs")]
+# Cases that take long in the interpreter, since many labels of several chunks are heavy there, or that differ from
+# others only in how rows are grouped.
+SLOW = ["chunks, last one of four", "chunks, all below", "unknown, chunks, one size", "chunks, few likely labels"]
+SLOW += [name for name in GROUPED if name not in FEW or name.count(", ") > 1 or name.startswith("twelve")]
+WITH_PMF = [name for name, one in CASES.items() if name not in GROUPED and not name.endswith(("listed", "targets"))]
 
 
-def compute(cases):
-    """Loss, gradient and size probabilities by the kernels, for each case."""
-    from mlrh.torch import kernels
+def compute(name, garbage=None):
+    """Losses, sum, mean, gradient and size probabilities by the kernels; the scratch memory holds garbage first."""
+    one, ordinary, empty, n_launches = CASES[name], Launch.ordinary, plans.Shape.empty, []
 
-    results = {}
-    for name, one in cases.items():
-        kernels.CHUNK = one["chunk"]
-        inputs = [one[key] for key in ("scores", "targets", "log_weights", "min_labels")]
-        before = [value.clone() for value in inputs[:3] if value is not None]
-        loss, saved = kernels.forward(*inputs)
-        gradient = kernels.backward(*inputs, saved, one["grad"].to(loss.dtype))
-        after = [value for value in inputs[:3] if value is not None]
-        unchanged = all(torch.equal(a.nan_to_num(9), b.nan_to_num(9)) for a, b in zip(before, after, strict=True))
-        _, alone = kernels.forward(one["scores"], None, *inputs[2:])
-        pmf = kernels.size_pmf(alone, one["scores"], one["log_weights"])
-        results[name] = {"loss": loss, "gradient": gradient, "pmf": pmf, "unchanged": unchanged}
-    return results
+    def counted(self, tensors, keep):
+        n_launches.append(self.kernel)
+        return ordinary(self, tensors, keep)
+
+    def filled(self, scores, reduction):
+        saved, scratch, loss = empty(self, scores, reduction)
+        if garbage is not None:
+            scratch[: len(scratch) // 2 * 2].view(torch.int64).fill_(garbage)
+        return saved, scratch, loss
+
+    plans.CHUNK, plans.PROGRAMS = one["chunk"], one["programs"]
+    plans._PLANS.clear()
+    Launch.ordinary, plans.Shape.empty = counted, filled
+    inputs = [one[key] for key in ("scores", "targets", "log_weights")]
+    before = [None if value is None else value.clone() for value in inputs]
+    plan = plans.plan(*inputs, one["min_labels"])
+    loss, saved = plan.forward(*inputs)
+    found = {"none": loss, "gradient": plan.backward(*inputs[:2], saved, one["grad"].to(loss.dtype))}
+    found["launches"] = len(n_launches)
+    if name in FEW:
+        found |= {reduction: plan.forward(*inputs, reduction)[0] for reduction in ("sum", "mean")}
+        found |= {"group": plan.shape.group_tile(), "n_groups": plan.shape.n_groups}
+    if name in WITH_PMF:
+        alone = (one["scores"], None, one["log_weights"])
+        _, saved = plans.plan(*alone, one["min_labels"]).forward(*alone)
+        found["pmf"] = plans.cardinality_pmf(saved, one["scores"], one["log_weights"])
+    Launch.ordinary, plans.Shape.empty = ordinary, empty
+    found["unchanged"] = all(
+        a is b is None or torch.equal(a.nan_to_num(9), b.nan_to_num(9)) for a, b in zip(before, inputs, strict=True)
+    )
+    return found
+
+
+def compute_again():
+    """Sums of a launch and of the same launch once more, on the memory that the first one left, as a graph does."""
+    one = CASES["two chunks, few programs"]
+    plans.CHUNK, plans.PROGRAMS = one["chunk"], 1
+    plans._PLANS.clear()
+    inputs = [one[key] for key in ("scores", "targets", "log_weights")]
+    plan = plans.plan(*inputs, one["min_labels"])
+    saved, scratch, loss = plan.shape.empty(inputs[0], "sum")
+    pmf, numbers, values, counts, labels = plan.shape.parts(saved)
+    results = []
+    for _ in range(2):
+        own = plan.shape.losses(scratch, loss, "sum")
+        plan.loss["sum"].ordinary((*inputs, *own, numbers, values, pmf, counts, labels), False)
+        results.append(loss.clone())
+    return results, scratch[: 2 * (1 + plan.shape.n_groups)].view(torch.int64).clone()
+
+
+@triton.jit
+def count_to(counter, order, n_arrivals, OPEN: tl.constexpr):
+    if OPEN:
+        open_counter(counter)
+    tl.store(order + tl.program_id(0), is_last(counter, n_arrivals).to(tl.int32))
+
+
+@triton.jit
+def multiply_others(scores, others_of, whole_of, MAX_LABELS: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr):
+    lane = tl.arange(0, LANES)[None, :]
+    place = tl.arange(0, ROWS)[:, None] * LANES + lane
+    off, on = scaled_label(tl.load(scores + place))
+    one = constant(off * 0 + 1, MAX_LABELS)
+    others, whole = combined(times_label(one, off, on, MAX_LABELS), MAX_LABELS)
+    for j in tl.static_range(MAX_LABELS + 1):
+        tl.store(others_of + place * (MAX_LABELS + 1) + j, others[j])
+        tl.store(whole_of + place * (MAX_LABELS + 1) + j, whole[j])
+
+
+def compute_counts():
+    """Which of seven programs was the last, for words that held anything, opened first or not, and what is left."""
+    found = {}
+    for name, garbage in GARBAGE.items():
+        for opened in (False, True):
+            counter, order = torch.full((1,), garbage), torch.zeros(7, dtype=torch.int32)
+            count_to[(7,)](counter, order, 7, opened)
+            found[name, opened] = order.tolist(), counter.item()
+    return found
+
+
+SCANS = list(itertools.product((1, 4, 6), (2, 8)))
+
+
+def scan_scores(n_lanes):
+    scores = torch.tensor(np.random.default_rng(n_lanes).normal(0, 3, (4, n_lanes)))
+    scores[1], scores[2, 0], scores[3] = torch.linspace(-1e4, 1e4, n_lanes), 1e5, -torch.inf
+    return scores
+
+
+def compute_scans():
+    """Products over all other lanes and over all, for each degree and number of lanes."""
+    found = {}
+    for max_labels, n_lanes in SCANS:
+        results = [torch.zeros(4, n_lanes, max_labels + 1, dtype=torch.float64) for _ in range(2)]
+        multiply_others[(1,)](scan_scores(n_lanes), *results, max_labels, 4, n_lanes)
+        found[max_labels, n_lanes] = results
+    return found
 
 
 def compute_outside():
     """Losses and gradients of sets that no size allows, and of a target that isn't known though all were said to be."""
-    from mlrh.torch import kernels
-
     log_weights = torch.tensor([-torch.inf, 0.0, 0.0])
     dense = torch.zeros(4, 8)
     dense[1, :3], dense[2, 5], dense[3, 1] = 1, 1, torch.nan
     listed = torch.tensor([[-1, -1, -1], [0, 1, 2], [5, -1, -1], [0, -1, -1]])
     found = {}
     for name, targets in {"dense": dense, "listed": listed}.items():
-        inputs = outside_scores(), targets, log_weights, 1
-        loss, saved = kernels.forward(*inputs, partial=False)
-        gradient = kernels.backward(*inputs, saved, torch.ones(()).expand(4), partial=False)
+        inputs = outside_scores(), targets, log_weights
+        launches = plans.plan(*inputs, 1, partial=False)
+        loss, saved = launches.forward(*inputs)
+        gradient = launches.backward(*inputs[:2], saved, torch.ones(()).expand(4))
         found[name] = {"loss": loss, "gradient": gradient}
     return found
 
 
 def compute_wrong():
     """Losses of targets that are no sets, dense and listed, each after a row that is one."""
-    from mlrh.torch import kernels
-
     dense = torch.zeros(4, 8)
     dense[0, 2], dense[1, 2], dense[2, 2], dense[3, :2] = 1, 0.9, -1, torch.tensor([1.0, 0.5])
     partly = dense.clone()
@@ -171,39 +294,44 @@ def compute_wrong():
     listed = torch.tensor([[5, -1], [8, -1], [0, 9], [100, 1]])
     log_weights = torch.tensor([-torch.inf, 0.0, 0.0])
     targets = {"dense": dense, "partly": partly, "listed": listed}
-    return {name: kernels.forward(outside_scores(), one, log_weights, 1)[0] for name, one in targets.items()}
+    inputs = {name: (outside_scores(), one, log_weights) for name, one in targets.items()}
+    return {name: plans.plan(*given, 1).forward(*given)[0] for name, given in inputs.items()}
 
 
 def outside_scores():
     return torch.linspace(-2, 2, 32).reshape(4, 8)
 
 
-PUBLIC = ("one size", "chunks, listed", "float64", "bfloat16", "unknown")
+PUBLIC = {
+    "one size": REDUCTIONS,
+    "chunks, listed": ("mean",),
+    "float64": ("sum",),
+    "bfloat16": ("mean",),
+    "unknown": ("none", "mean"),
+}
 
 
 def compute_public():
-    """The loss that users call, all reductions, with gradients by logits and by size_bias."""
-    from mlrh.torch import mlrh_loss
-
+    """The loss that users call, with gradients by logits and by size_bias, and second derivatives."""
     one = CASES["one size"]
     logits, size_bias = one["scores"].clone().requires_grad_(), torch.linspace(-1, 2, 4).requires_grad_()
     loss = mlrh_loss(logits, one["targets"], max_labels=3, size_bias=size_bias)
     loss.backward()
     found = {"loss": loss.detach(), "logits": logits.grad, "size_bias": size_bias.grad}
-    for name in PUBLIC:
-        for reduction in ("none", "sum", "mean"):
+    for name, reductions in PUBLIC.items():
+        for reduction in reductions:
             found |= loss_and_gradients(f"{name}, {reduction}", CASES[name], reduction)
     return found
 
 
-def loss_and_gradients(name, one, reduction):
-    """Loss, gradient and its gradient along a direction."""
-    from mlrh.torch import mlrh_loss
-
+def loss_and_gradients(name, one, reduction, order=2):
+    """Loss, and up to order 2 its gradient and the derivative of that along a direction."""
     logits = one["scores"].clone().requires_grad_()
     padding_index = None if one["targets"].shape == logits.shape else -1
     sizes = {"min_labels": one["min_labels"], "max_labels": len(one["log_weights"]) - 1}
     loss = mlrh_loss(logits, one["targets"], **sizes, padding_index=padding_index, reduction=reduction)
+    if order == 0:
+        return {}
     value = (one["grad"].to(loss.dtype) * loss).sum() if reduction == "none" else 2.5 * loss
     (gradient,) = torch.autograd.grad(value, logits, retain_graph=True)
     (again,) = torch.autograd.grad(value, logits, create_graph=True)
@@ -212,25 +340,34 @@ def loss_and_gradients(name, one, reduction):
     return {f"{name}: {key}": value for key, value in results.items()}
 
 
-def compute_shortcuts():
-    """The same by shortcuts, as on a GPU: there numbers are not looked at. The second call finds those of the first."""
-    from mlrh.torch import shortcuts, targets
+def compute_kept():
+    """The same as on a GPU, where numbers are not looked at, by the calls that were kept from a first round."""
+    checks.can_look = lambda targets: False
+    plans.CHUNK = 4096
+    for name, reductions in PUBLIC.items():
+        for reduction in reductions:
+            loss_and_gradients(name, CASES[name], reduction, order=0)
+    return compute_public(), len(operators._CALLS)
 
-    targets.can_look = lambda targets: False
-    compute_public()
-    return compute_public(), len(shortcuts._SHORTCUTS)
+
+class Results(dict):
+    """What this file saves that is run as a script, in a process where Triton interprets; run when first asked for."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __missing__(self, name):
+        part = "slow" if name in SLOW else "fast"
+        path = self.folder / f"{part}.pt"
+        command = [sys.executable, "-W", "error::RuntimeWarning", __file__, part, str(path)]
+        subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, check=True)
+        self.update(torch.load(path))
+        return self[name]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    return interpreted(__file__, tmp_path_factory.mktemp("kernels"))
-
-
-def interpreted(script, folder):
-    """What a script saves that is run with the path of a file, in a process where Triton interprets."""
-    path, environment = folder / "results.pt", os.environ | {"TRITON_INTERPRET": "1"}
-    subprocess.run([sys.executable, "-W", "error::RuntimeWarning", script, str(path)], env=environment, check=True)
-    return torch.load(path)
+    return Results(tmp_path_factory.mktemp("kernels"))
 
 
 def exact(one, rows=slice(None)):
@@ -259,20 +396,28 @@ def dense_targets(one):
     return np.array([np.isin(np.arange(scores.shape[1]), row) for row in targets.numpy()], float)
 
 
+def every(names):
+    marked = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+    return pytest.mark.parametrize("name", marked)
+
+
 def tolerance(one):
     return 1e-10 if one["scores"].dtype == torch.float64 else 5e-7
 
 
-@pytest.mark.parametrize("name", CASES)
+def exact_losses(one):
+    if one["targets"] is None:
+        return exact(one).log_partition()
+    return -exact(one).log_prob_of_known(dense_targets(one))
+
+
+@every(CASES)
 def test_losses_equal_those_of_the_numpy_side(results, name):
     one = CASES[name]
-    expected = exact(one).log_partition()
-    if one["targets"] is not None:
-        expected = -exact(one).log_prob_of_known(dense_targets(one))
-    np.testing.assert_allclose(results[name]["loss"], expected, rtol=tolerance(one), atol=2 * tolerance(one))
+    np.testing.assert_allclose(results[name]["none"], exact_losses(one), rtol=tolerance(one), atol=2 * tolerance(one))
 
 
-@pytest.mark.parametrize("name", CASES)
+@every(CASES)
 def test_gradients_are_marginals_less_targets_of_the_numpy_side(results, name):
     one = CASES[name]
     expected = one["grad"].double().numpy()[:, None] * exact_gradient(one)
@@ -282,14 +427,14 @@ def test_gradients_are_marginals_less_targets_of_the_numpy_side(results, name):
     np.testing.assert_allclose(found.double(), expected, rtol=unit, atol=tolerance(one))
 
 
-@pytest.mark.parametrize("name", CASES)
+@every(WITH_PMF)
 def test_size_probabilities_equal_those_of_the_numpy_side(results, name):
     one = CASES[name]
     expected = exact(one).cardinality_pmf()[:, : len(one["log_weights"])]
     np.testing.assert_allclose(results[name]["pmf"], expected, atol=tolerance(one))
 
 
-@pytest.mark.parametrize("name", CASES)
+@every(CASES)
 def test_inputs_stay_as_they_are(results, name):
     assert results[name]["unchanged"]
 
@@ -312,51 +457,117 @@ def test_a_target_that_is_no_set_shows_as_nan(results, kind):
     assert results["wrong"][kind].isnan().tolist() == [False, True, True, True]
 
 
-def test_the_public_loss_is_the_same_with_and_without_the_kernels(results):
-    assert_public_equal(results["public"])
+@every(FEW)
+def test_the_last_group_adds_up_the_losses_of_all(results, name):
+    found, losses = results[name], exact_losses(CASES[name])
+    np.testing.assert_allclose(found["sum"], losses.sum(), rtol=1e-6)
+    np.testing.assert_allclose(found["mean"], losses.mean(), rtol=1e-6)
 
 
-def test_shortcuts_change_no_loss_and_no_derivative(results):
-    found, n_shortcuts = results["shortcuts"]
-    assert n_shortcuts == len(PUBLIC) * 3
-    assert_public_equal(found)
+@every(CASES)
+def test_a_forward_pass_is_one_launch_and_a_backward_pass_another(results, name):
+    assert results[name]["launches"] == 2
 
 
-def assert_public_equal(found):
+def test_the_cases_have_several_groups_programs_in_a_group_and_tiles_in_a_program(results):
+    two_programs, likely, short, two_chunks = (
+        results[f"{name}, few programs"]
+        for name in ("two programs in a group", "rows with likely labels", "short rows", "two chunks")
+    )
+    assert two_programs["group"][0] == 2 * two_programs["group"][-1] == 16
+    assert two_programs["n_groups"] == 2
+    assert likely["group"][-1] > 1
+    assert likely["n_groups"] > 1
+    assert short["group"][0] > short["group"][1]
+    assert two_chunks["group"][-1] > 1
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_what_memory_held_before_changes_nothing(results, garbage):
+    found, expected = results["garbage"][garbage], results["two chunks, few programs"]
+    for key in (*REDUCTIONS, "gradient"):
+        torch.testing.assert_close(found[key], expected[key], rtol=0, atol=0)
+
+
+def test_a_launch_repeated_on_the_same_memory_finds_the_same_and_leaves_counters_of_zero(results):
+    (first, second), counters = results["again"]
+    assert first == second
+    assert not counters.any()
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_only_the_last_program_is_the_last_whatever_the_counter_held(results, garbage, opened):
+    order, left = results["counts"][garbage, opened]
+    assert order == [0] * 6 + [1]
+    assert left == 0
+
+
+def test_counts_fit_into_their_bits():
+    assert COUNTS.value == 1 << 24
+    assert 0 < TAG.value < 1 << 39
+    assert COUNTS.value >= _triton.LARGEST_BATCH // 16
+
+
+@pytest.mark.parametrize(("max_labels", "n_lanes"), SCANS)
+def test_products_by_the_scan_equal_sums_over_all_subsets(results, max_labels, n_lanes):
+    others, whole = results["scans"][max_labels, n_lanes]
+    for row, scores in enumerate(scan_scores(n_lanes).numpy()):
+        np.testing.assert_allclose(whole[row], [by_subsets(scores, max_labels)] * n_lanes, rtol=1e-10, atol=1e-300)
+        for lane in range(n_lanes):
+            expected = by_subsets(np.delete(scores, lane), max_labels)
+            np.testing.assert_allclose(others[row, lane], expected, rtol=1e-10, atol=1e-300)
+
+
+def by_subsets(scores, max_labels):
+    """Sums over the subsets of j labels of their odds, over the product of all odds above 1, by enumeration."""
+    scale, sums = np.maximum(scores, 0).sum(), []
+    for size in range(max_labels + 1):
+        subsets = [sum(chosen) for chosen in itertools.combinations(scores, size)]
+        sums.append(np.exp(np.array(subsets) - scale).sum() if subsets else 0.0)
+    return sums
+
+
+@pytest.mark.parametrize("kind", ["public", "kept"])
+def test_the_public_loss_and_its_derivatives_are_the_same_with_and_without_the_kernels(results, kind):
     for name, expected in compute_public().items():
         unit = 1e-2 if name.startswith("bfloat16") else 2e-6
-        assert found[name].dtype == expected.dtype
-        np.testing.assert_allclose(found[name].double(), expected.double(), rtol=unit, atol=unit, err_msg=name)
+        found = results[kind][name]
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found.double(), expected.double(), rtol=unit, atol=unit, err_msg=name)
+
+
+def test_one_call_of_each_kind_is_kept(results):
+    assert results["n_kept"] == sum(map(len, PUBLIC.values()))
 
 
 def test_biases_far_from_a_line_are_left_to_the_recurrence():
-    from mlrh.torch import kernels
-
-    scores, line = torch.zeros(2, 9), torch.tensor([-torch.inf, 0.0, 50.0, 100.0])
-    assert kernels.usable(scores, line, 1)
-    assert not kernels.usable(scores, line + torch.tensor([0.0, 0.0, 5.0, 0.0]), 1)
+    line = torch.tensor([-torch.inf, 0.0, 50.0, 100.0])
+    assert plans.are_near_a_line(line, 1)
+    assert not plans.are_near_a_line(line + torch.tensor([0.0, 0.0, 5.0, 0.0]), 1)
 
 
 def test_what_the_kernels_cannot_hold_is_left_to_the_recurrence():
-    from mlrh.torch import kernels
-
-    assert kernels.usable(torch.zeros(2, 50), torch.zeros(33), 0)
-    assert not kernels.usable(torch.zeros(2, 50), torch.zeros(34), 0)
-    assert not kernels.usable(torch.zeros(0, 50), torch.zeros(5), 0)
-    assert not kernels.usable(torch.zeros(1, 50).expand((1 << 28) + 1, 50), torch.zeros(5), 0)
-    assert not kernels.usable(torch.zeros(2, 50, dtype=torch.int64), torch.zeros(5), 0)
+    assert _triton.fit(torch.zeros(2, 50), torch.zeros(33))
+    assert not _triton.fit(torch.zeros(2, 50), torch.zeros(34))
+    assert not _triton.fit(torch.zeros(0, 50), torch.zeros(5))
+    assert not _triton.fit(torch.zeros(1, 50).expand((1 << 28) + 1, 50), torch.zeros(5))
+    assert not _triton.fit(torch.zeros(2, 50, dtype=torch.int64), torch.zeros(5))
 
 
 def test_without_biases_the_choice_reads_no_values():
-    from mlrh.torch import kernels
+    assert _triton.fit(torch.zeros(2, 50, device="meta"), torch.zeros(5, device="meta"))
 
-    unreadable = torch.zeros(5, device="meta")
-    assert kernels.usable(torch.zeros(2, 50, device="meta"), unreadable, 0, biased=False)
-    with pytest.raises(NotImplementedError):
-        kernels.usable(torch.zeros(2, 50, device="meta"), unreadable, 0)
+
+def compute_all():
+    found = {"outside": compute_outside(), "wrong": compute_wrong(), "public": compute_public()}
+    found |= {name: compute(name) for name in CASES if name not in SLOW}
+    found["garbage"] = {key: compute("two chunks, few programs", value) for key, value in GARBAGE.items()}
+    found |= {"again": compute_again(), "counts": compute_counts(), "scans": compute_scans()}
+    found["kept"], found["n_kept"] = compute_kept()
+    return found
 
 
 if __name__ == "__main__":
-    found = {"outside": compute_outside(), "wrong": compute_wrong(), "public": compute_public()}
-    found |= compute(CASES) | {"shortcuts": compute_shortcuts()}
-    torch.save(found, sys.argv[1])
+    _, part, path = sys.argv
+    torch.save(compute_all() if part == "fast" else {name: compute(name) for name in SLOW}, path)

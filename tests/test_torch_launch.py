@@ -1,23 +1,62 @@
-"""Launches of kernels by address: the arguments of Triton's own launch, and only where they are known to be right."""
+"""Launches of kernels by address, and the private parts of torch that the package uses."""
 
-from types import SimpleNamespace
+from operator import attrgetter
 
 import pytest
 import torch
 
-pytest.importorskip("triton")
+from mlrh.torch import _private
 
-from triton import knobs
-from triton.compiler.compiler import CompiledKernel
 
-from mlrh.torch import kernels_launch
-from mlrh.torch.kernels_launch import Launch, addresses_of, can_go_by_address
+@pytest.mark.parametrize("name", _private.PARTS)
+def test_the_private_parts_of_torch_are_still_there(name):
+    try:
+        assert callable(attrgetter(name.removeprefix("torch."))(torch))
+    except AttributeError:
+        pytest.fail(f"{name} is gone from torch {torch.__version__}; it {_private.PARTS[name]} (mlrh.torch._private).")
 
-DEVICE, STREAM = 3, 77
+
+def test_a_transform_or_a_mode_is_noticed_and_nothing_else():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    seen = []
+    assert not _private.is_watched()
+    torch.func.vmap(lambda x: seen.append(_private.is_watched()) or x)(torch.zeros(2))
+    with FlopCounterMode(display=False):
+        seen.append(_private.is_watched())
+    assert seen == [True, True]
+
+
+@pytest.fixture
+def compiled():
+    """A compiled kernel of Triton that was loaded, with `calls` of its launcher."""
+    pytest.importorskip("triton")
+    from triton.compiler.compiler import CompiledKernel
+
+    kernel = CompiledKernel.__new__(CompiledKernel)
+    kernel.calls = []
+    kernel.module, kernel.function, kernel.packed_metadata = object(), 5, (4, 1, 0)
+    kernel.src, kernel.name, kernel._module_pid = None, "kernel", None
+    kernel._run = lambda *arguments: kernel.calls.append(arguments)
+    yield kernel
+    kernel.module = None  # nothing is to be unloaded
+
+
+@pytest.fixture(autouse=True)
+def stream_of_device(monkeypatch):
+    """Stream 77 on the current device, as Triton's own launcher asks for it."""
+    compiler = pytest.importorskip("triton.compiler.compiler")
+
+    class Driver:
+        class active:  # noqa: N801, the name of Triton
+            get_current_device = staticmethod(lambda: 3)
+            get_current_stream = staticmethod({3: 77}.__getitem__)
+
+    monkeypatch.setattr(compiler, "driver", Driver)
 
 
 class Kernel:
-    """A kernel whose launch gives the compiled kernel back, as on a GPU."""
+    """A kernel whose launch gives the compiled kernel back, as on a GPU; in the interpreter that is None."""
 
     def __init__(self, compiled):
         self.compiled = compiled
@@ -26,68 +65,44 @@ class Kernel:
         return lambda *arguments, **options: self.compiled
 
 
-@pytest.fixture
-def compiled():
-    """A compiled kernel that was loaded, with `calls` of its launcher."""
-    kernel = CompiledKernel.__new__(CompiledKernel)
-    kernel.calls = []
-    kernel.module, kernel.function, kernel.packed_metadata = object(), 5, (4, 1, 0)
-    kernel.src, kernel.name = None, "kernel"
-    kernel._run = lambda *arguments: kernel.calls.append(arguments)
-    yield kernel
-    kernel.module = None  # nothing is to be unloaded
-
-
-@pytest.fixture(autouse=True)
-def device(monkeypatch):
-    streams = {DEVICE: STREAM}
-    active = SimpleNamespace(get_current_stream=streams.__getitem__)
-    monkeypatch.setattr(kernels_launch, "driver", SimpleNamespace(active=active))
-
-
 def launched(compiled, *, keep=True):
+    from mlrh.torch._triton.launch import Launch
+
     launch = Launch(Kernel(compiled), 9, (1, 2.5, True), {"num_warps": 4})
     launch.ordinary((torch.zeros(2),), keep)
     return launch
 
 
-def test_a_launch_by_address_passes_what_the_launch_of_triton_passes(compiled):
-    launched(compiled).by_address((4096, None), DEVICE)
-    compiled[9, 1, 1](4096, None, 1, 2.5, True, stream=STREAM)
-    by_address, by_triton = compiled.calls
-    n_before_hooks = 6  # grid, stream, function, metadata; then the metadata for hooks and two hooks
-    assert by_address[:n_before_hooks] == by_triton[:n_before_hooks]
-    assert by_address[n_before_hooks : n_before_hooks + 3] == (None, None, None)
-    assert by_address[n_before_hooks + 3 :] == by_triton[n_before_hooks + 3 :]
-
-
-def test_kernels_compiled_for_tensors_out_of_line_are_not_kept(compiled):
-    assert can_go_by_address(launched(compiled))
-    assert not can_go_by_address(launched(compiled), launched(compiled, keep=False))
-
-
-@pytest.mark.parametrize(("version", "known"), [("3.5.1", False), ("3.6.0", True), ("3.9.0", True), ("3.10.0", False)])
-def test_kernels_of_unknown_versions_of_triton_are_not_kept(compiled, monkeypatch, version, known):
-    monkeypatch.setattr(kernels_launch.triton, "__version__", version)
-    assert can_go_by_address(launched(compiled)) == known
-
-
-def test_nothing_is_kept_in_the_interpreter():
-    assert not can_go_by_address(launched(None))
+def test_a_launch_by_address_passes_grid_stream_kernel_addresses_and_numbers(compiled):
+    launched(compiled).by_address((4096, None))
+    (passed,) = compiled.calls
+    assert passed[:6] == (9, 1, 1, 77, 5, (4, 1, 0))
+    assert passed[-5:] == (4096, None, 1, 2.5, True)
 
 
 def test_a_tool_that_wants_to_know_of_launches_is_told_of_them(compiled):
+    from triton import knobs
+
+    told = []
     launch = launched(compiled)
-    hook = knobs.runtime.launch_enter_hook
-    hook.add(print)
+    knobs.runtime.launch_enter_hook.add(told.append)
     try:
-        assert not can_go_by_address(launch)
+        launch.by_address((4096, None))
+        compiled.calls[-1][7](compiled.calls[-1][6])  # as Triton's launcher does
     finally:
-        hook.remove(print)
-    assert can_go_by_address(launch)
+        knobs.runtime.launch_enter_hook.remove(told.append)
+    assert [metadata.get()["name"] for metadata in told] == ["kernel"]
+
+
+@pytest.mark.parametrize("case", ["out of line", "interpreted"])
+def test_kernels_compiled_for_tensors_out_of_line_or_interpreted_are_not_kept(compiled, case):
+    assert launched(compiled).kept is not None
+    assert launched(None if case == "interpreted" else compiled, keep=case == "interpreted").kept is None
 
 
 def test_addresses_are_those_of_the_tensors_and_out_of_line_if_one_is():
+    from mlrh.torch._triton.launch import addresses_of
+
     tensor = torch.zeros(64)
     start = tensor.data_ptr()
     assert addresses_of((tensor, None)) == ([start, None], start % 16 == 0)

@@ -1,4 +1,6 @@
-"""MLRHLoss: equal to the NumPy side and to torch's own losses in the special cases, and clear about wrong targets."""
+"""MLRHLoss: equal to the NumPy side and to losses of torch, at any level of the logits; clear about wrong targets."""
+
+import copy
 
 import numpy as np
 import pytest
@@ -33,23 +35,20 @@ def test_the_loss_equals_that_of_numpy_for_targets_of_any_type(dtype, size_bias)
     np.testing.assert_allclose(losses.numpy(), numpy_loss(LOGITS, SETS, 1, 3, size_bias), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-@pytest.mark.parametrize("padding_index", [-1, 7])
-def test_index_targets_have_the_loss_and_gradient_of_dense_ones(dtype, padding_index):
-    targets = INDICES.masked_fill(INDICES == -1, padding_index).to(dtype)
-    by_index, dense = LOGITS.clone().requires_grad_(), LOGITS.clone().requires_grad_()
-    loss = mlrh_loss(by_index, targets, max_labels=3, padding_index=padding_index)
-    expected = mlrh_loss(dense, SETS, max_labels=3)
-    loss.backward()
-    expected.backward()
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+@pytest.mark.parametrize("padding_index", [-1, 7, 100])
+@pytest.mark.parametrize("n_more", [0, 2])  # with two more they are as wide as the logits, and still indices
+def test_index_targets_have_the_loss_and_gradient_of_dense_ones(dtype, padding_index, n_more):
+    if padding_index == -1 and dtype == torch.uint8:
+        padding_index = 255
+    targets = torch.nn.functional.pad(INDICES, (0, n_more), value=-1)
+    targets = targets.masked_fill(targets == -1, padding_index).to(dtype)
+    logits = LOGITS.clone().requires_grad_()
+    loss = mlrh_loss(logits, targets, max_labels=3, padding_index=padding_index)
+    expected = mlrh_loss(logits, SETS, max_labels=3)
     torch.testing.assert_close(loss, expected, rtol=0, atol=1e-14)
-    torch.testing.assert_close(by_index.grad, dense.grad, rtol=0, atol=1e-14)
-
-
-def test_index_targets_as_wide_as_the_logits_are_still_indices():
-    targets = torch.nn.functional.pad(INDICES, (0, 2), value=-1)
-    loss = mlrh_loss(LOGITS, targets, max_labels=3, padding_index=-1)
-    torch.testing.assert_close(loss, mlrh_loss(LOGITS, SETS, max_labels=3), rtol=0, atol=1e-14)
+    gradients = [torch.autograd.grad(value, logits)[0] for value in (loss, expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -123,7 +122,7 @@ def test_unobserved_announced_without_any_changes_nothing():
 @pytest.mark.parametrize("size_bias", [None, SIZE_BIAS])
 def test_unobserved_labels_need_no_announcement_where_nobody_may_look(size_bias, monkeypatch):
     expected = mlrh_loss(LOGITS, PARTLY, max_labels=3, size_bias=size_bias, reduction="none")
-    monkeypatch.setattr("mlrh.torch.targets.can_look", lambda targets: False)
+    monkeypatch.setattr("mlrh.torch._eager.checks.can_look", lambda targets: False)
     found = mlrh_loss(LOGITS, PARTLY, max_labels=3, size_bias=size_bias, reduction="none")
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
@@ -143,11 +142,12 @@ def test_a_target_outside_the_space_has_infinite_loss_and_a_finite_gradient(targ
     assert logits.grad.isfinite().all()
 
 
-def test_reductions_are_over_rows():
-    losses = mlrh_loss(LOGITS, SETS, max_labels=3, reduction="none")
+@pytest.mark.parametrize("weight", [None, torch.tensor([2.0, 0.0, 1.0, 1.0, 0.5, 1.0])])
+def test_reductions_are_over_rows_and_the_mean_divides_by_their_number_also_with_weights(weight):
+    losses = mlrh_loss(LOGITS, SETS, max_labels=3, weight=weight, reduction="none")
     assert losses.shape == (6,)
-    torch.testing.assert_close(mlrh_loss(LOGITS, SETS, max_labels=3), losses.sum() / 6)
-    torch.testing.assert_close(mlrh_loss(LOGITS, SETS, max_labels=3, reduction="sum"), losses.sum())
+    torch.testing.assert_close(mlrh_loss(LOGITS, SETS, max_labels=3, weight=weight), losses.sum() / 6)
+    torch.testing.assert_close(mlrh_loss(LOGITS, SETS, max_labels=3, weight=weight, reduction="sum"), losses.sum())
 
 
 def test_a_weight_of_two_equals_the_row_twice_and_of_zero_its_absence():
@@ -166,12 +166,6 @@ def test_a_row_of_weight_zero_outside_the_space_changes_nothing():
     loss.backward()
     assert loss.isfinite()
     assert (logits.grad[1] == 0).all()
-
-
-def test_the_mean_divides_by_the_number_of_rows_also_with_weights():
-    weight = torch.tensor([2.0, 0.0, 1.0, 1.0, 0.5, 1.0])
-    losses = mlrh_loss(LOGITS, SETS, max_labels=3, weight=weight, reduction="none")
-    torch.testing.assert_close(mlrh_loss(LOGITS, SETS, max_labels=3, weight=weight), losses.sum() / 6)
 
 
 def test_learned_size_bias_has_the_gradient_of_finite_differences():
@@ -203,12 +197,15 @@ def test_the_distribution_of_a_loss_is_the_model_that_it_trains(size_bias):
     np.testing.assert_allclose(d.marginals().detach().numpy(), expected, rtol=0, atol=1e-12)
 
 
-def test_a_size_bias_given_later_is_learned():
+def test_a_size_bias_given_later_is_learned_and_saved_with_the_state():
     loss = MLRHLoss(3)
     loss.size_bias = torch.nn.Parameter(SIZE_BIAS.clone())
+    other = MLRHLoss(3, size_bias=torch.nn.Parameter(torch.zeros(4, dtype=torch.float64)))
+    other.load_state_dict(loss.state_dict())
     expected = mlrh_loss(LOGITS, SETS, max_labels=3, size_bias=SIZE_BIAS)
-    torch.testing.assert_close(loss(LOGITS, SETS), expected, rtol=0, atol=0)
-    assert list(loss.state_dict()) == ["size_bias"]
+    for one in (loss, other, copy.deepcopy(loss)):
+        torch.testing.assert_close(one(LOGITS, SETS), expected, rtol=0, atol=0)
+        assert list(one.state_dict()) == ["size_bias"]
 
 
 @pytest.mark.parametrize("n_labels", [5, 511, 512, 700])
@@ -222,13 +219,6 @@ def test_boolean_targets_have_the_loss_gradient_and_log_prob_of_numbers(n_labels
     torch.testing.assert_close(*gradients, rtol=0, atol=0)
     d = MLRHLoss(3).distribution(logits)
     torch.testing.assert_close(d.log_prob(sets.bool()), -as_numbers, rtol=0, atol=0)
-
-
-def test_the_state_of_a_loss_can_be_saved_and_loaded():
-    loss = MLRHLoss(3, size_bias=torch.nn.Parameter(SIZE_BIAS.clone()))
-    other = MLRHLoss(3, size_bias=torch.nn.Parameter(torch.zeros(4, dtype=torch.float64)))
-    other.load_state_dict(loss.state_dict())
-    torch.testing.assert_close(other(LOGITS, SETS), loss(LOGITS, SETS), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("scale", [1e4, -1e4])
@@ -299,35 +289,29 @@ def test_a_wrong_call_is_one_sentence(call, message):
         call()
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ([1.0, 1.0, 1.0, 1.0, 0.0], "1 to 3 labels, min_labels to max_labels; row 2 has 4"),
-        ([0.0, 0.0, 0.0, 0.0, 0.0], "row 2 has 0"),
-        ([1.0, 0.5, 0.0, 0.0, 0.0], "0, 1 or, where unobserved, NaN; found 0.5 in row 2, column 1"),
-    ],
-)
-def test_validate_names_the_first_bad_row(row, message):
-    targets = SETS.double()
-    targets[2] = targets[4] = torch.tensor(row)
-    with pytest.raises(ValueError, match=message):
-        MLRHLoss(3, validate=True)(LOGITS, targets)
+BIAS_AGAINST_TWO = torch.tensor([0.0, 0.0, -torch.inf, 0.0])
+DENSE, OF_INDICES, THREE = {}, {"padding_index": -1}, {"min_labels": 3}
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "options", "message"),
     [
-        ([1, 5, -1], "distinct labels from 0 to 4, filled up with -1; row 1 is"),
-        ([2, 2, -1], r"row 1 is \[2, 2, -1\]"),
-        ([-1, -1, -1], "row 1 has 0"),
+        ([1.0, 1.0, 1.0, 1.0, 0.0], DENSE, "1 to 3 labels, min_labels to max_labels; row 2 has 4"),
+        ([0.0, 0.0, 0.0, 0.0, 0.0], DENSE, "row 2 has 0"),
+        ([1.0, 0.5, 0.0, 0.0, 0.0], DENSE, "0, 1 or, where unobserved, NaN; found 0.5 in row 2, column 1"),
+        ([1.0, NAN, 0.0, 0.0, 0.0], {"unobserved": False}, r"found nan in row 2, column 1\. Say unobserved=True"),
+        ([1.0, 0.0, NAN, 0.0, 0.0], THREE, "3 to 3 labels, .* row 2 has 1 and 1 unobserved ones"),
+        ([1.0, 1.0, 0.0, 0.0, 0.0], {"size_bias": BIAS_AGAINST_TWO}, "row 2 has 2 labels, of which size_bias is -inf"),
+        ([1, 5, -1], OF_INDICES, "distinct labels from 0 to 4, filled up with -1; row 2 is"),
+        ([2, 2, -1], OF_INDICES, r"row 2 is \[2, 2, -1\]"),
+        ([-1, -1, -1], OF_INDICES, "row 2 has 0"),
     ],
 )
-def test_validate_names_the_first_bad_row_of_index_targets(row, message):
-    targets = INDICES.clone()
-    targets[1] = torch.tensor(row)
-    logits = torch.nn.functional.pad(LOGITS, (0, 0))
+def test_validate_names_the_first_bad_row(row, options, message):
+    good = [1, 1, 1, 0, 0] if len(row) == 5 else [0, 1, 2]
+    targets = torch.tensor([good, good, row, good, row, good])
     with pytest.raises(ValueError, match=message):
-        MLRHLoss(3, validate=True, padding_index=-1)(logits, targets)
+        MLRHLoss(3, validate=True, **options)(LOGITS, targets)
 
 
 @pytest.mark.parametrize("smooth", [0.9, -1.0, 0.5])
@@ -344,7 +328,7 @@ def test_targets_that_are_no_set_are_refused_by_row_and_column(smooth, beside):
 @pytest.mark.parametrize("unobserved", [None, True])
 @pytest.mark.parametrize("smooth", [0.9, -1.0])
 def test_targets_that_are_no_set_make_the_loss_nan_where_nobody_may_look(smooth, unobserved, monkeypatch):
-    monkeypatch.setattr("mlrh.torch.targets.can_look", lambda targets: False)
+    monkeypatch.setattr("mlrh.torch._eager.checks.can_look", lambda targets: False)
     targets = SETS.double()
     targets[2] = torch.tensor([1.0, smooth, 0.0, 0.0, 0.0])
     losses = mlrh_loss(LOGITS, targets, max_labels=3, unobserved=unobserved, reduction="none")
@@ -352,7 +336,7 @@ def test_targets_that_are_no_set_make_the_loss_nan_where_nobody_may_look(smooth,
 
 
 def test_a_wrong_option_is_one_sentence_also_where_shortcuts_are_looked_for(monkeypatch):
-    monkeypatch.setattr("mlrh.torch.targets.can_look", lambda targets: False)
+    monkeypatch.setattr("mlrh.torch._eager.checks.can_look", lambda targets: False)
     with pytest.raises(ValueError, match=r"reduction must be one of .* got \['mean'\]"):
         mlrh_loss(LOGITS, SETS, max_labels=3, reduction=["mean"])
 
@@ -363,30 +347,6 @@ def test_indices_that_are_no_set_are_refused_by_row(row):
     targets[1] = torch.tensor(row)
     with pytest.raises(ValueError, match="distinct labels from 0 to 4, filled up with -1; row 1 is"):
         mlrh_loss(LOGITS, targets, max_labels=3, padding_index=-1)
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
-def test_index_targets_may_be_of_any_integer_type(dtype):
-    targets = INDICES.masked_fill(INDICES == -1, 100).to(dtype)
-    loss = mlrh_loss(LOGITS, targets, max_labels=3, padding_index=100)
-    torch.testing.assert_close(loss, mlrh_loss(LOGITS, SETS, max_labels=3), rtol=0, atol=1e-14)
-
-
-def test_validate_refuses_unobserved_labels_where_they_are_denied():
-    with pytest.raises(ValueError, match=r"found nan in row 0, column 1\. Say unobserved=True"):
-        mlrh_loss(LOGITS, PARTLY, max_labels=3, unobserved=False, validate=True)
-
-
-def test_validate_names_a_size_whose_bias_is_minus_infinity():
-    with pytest.raises(ValueError, match="size_bias is finite; row 0 has 2 labels, of which size_bias is -inf"):
-        mlrh_loss(LOGITS, SETS, max_labels=3, size_bias=torch.tensor([0.0, 0.0, -torch.inf, 0.0]), validate=True)
-
-
-def test_validate_counts_the_unobserved_labels_of_a_row_outside_the_space():
-    targets = SETS.double()
-    targets[3] = torch.tensor([1.0, 0.0, NAN, 0.0, 0.0])
-    with pytest.raises(ValueError, match=r"3 to 3 labels, .* row 3 has 1 and 1 unobserved ones"):
-        mlrh_loss(LOGITS[3:4].repeat(4, 1), targets[[2, 5, 2, 3]], min_labels=3, max_labels=3, validate=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -417,3 +377,77 @@ def test_the_loss_after_inference_mode_can_be_trained():
 def test_validate_lets_good_targets_pass():
     loss = MLRHLoss(3, validate=True)(LOGITS, PARTLY)
     torch.testing.assert_close(loss, MLRHLoss(3)(LOGITS, PARTLY), rtol=0, atol=0)
+
+
+SHIFTS = (-120, -104, -88, -60, -12, 0, 88, 120)
+TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}  # of the gradient
+
+
+def rows_at(shift, n_labels):
+    """Logits around a level: alike, spread, with a few that stand out, with one far above."""
+    logits = torch.randn(4, n_labels, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + shift
+    logits[1] = 3 * logits[1] - 2 * shift
+    logits[2, :14] += 6
+    logits[3, 0] += 60
+    return logits
+
+
+def loss_and_gradient(logits, targets, **options):
+    logits = logits.detach().requires_grad_()
+    losses = mlrh_loss(logits, targets, reduction="none", **options)
+    return losses.detach().double(), torch.autograd.grad(losses.sum(), logits)[0].double()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("n_labels", "max_labels"), [(5, 1), (5, 2), (600, 1), (600, 4), (600, 12), (4096, 4)])
+def test_sets_of_one_size_have_the_same_loss_and_gradient_at_any_level(n_labels, max_labels, dtype):
+    targets = torch.zeros(4, n_labels).index_fill(1, torch.arange(max_labels), 1.0)
+    sizes = {"min_labels": max_labels, "max_labels": max_labels}
+    for shift in SHIFTS:
+        logits = rows_at(shift, n_labels).to(dtype)
+        expected = loss_and_gradient(logits.double() - shift, targets, **sizes)
+        loss, gradient = loss_and_gradient(logits, targets, **sizes)
+        torch.testing.assert_close(loss, expected[0], rtol=1e-5, atol=1e-6 * (10 + max_labels * abs(shift)))
+        torch.testing.assert_close(gradient, expected[1], rtol=0, atol=ROUNDING[dtype])
+
+
+@pytest.mark.parametrize("n_labels", [5, 600])
+def test_float32_equals_float64_at_any_level_where_sizes_differ(n_labels):
+    targets = torch.zeros(4, n_labels).index_fill(1, torch.arange(2), 1.0)
+    partly = targets.masked_fill(torch.arange(n_labels) > 2, NAN)
+    for shift in SHIFTS:
+        logits = rows_at(shift, n_labels).float()
+        for known in (targets, partly):
+            expected = loss_and_gradient(logits.double(), known, max_labels=4)
+            loss, gradient = loss_and_gradient(logits, known, max_labels=4)
+            torch.testing.assert_close(loss, expected[0], rtol=1e-5, atol=1e-6 * (10 + 4 * abs(shift)))
+            torch.testing.assert_close(gradient, expected[1], rtol=0, atol=1e-5)
+
+
+def test_logits_of_minus_104_have_the_loss_of_cross_entropy():
+    logits = torch.tensor([[-103.5, -104.2, -105.0]])
+    loss, gradient = loss_and_gradient(logits, torch.tensor([[1, 0, 0]]), max_labels=1)
+    expected = torch.nn.functional.cross_entropy(logits.double(), torch.tensor([0]))
+    assert loss.item() == pytest.approx(expected.item(), abs=2e-5)
+    assert gradient[0, 0].item() == pytest.approx(torch.exp(-expected).item() - 1, abs=2e-5)
+
+
+def test_unobserved_labels_of_minus_104_have_the_gradient_of_float64():
+    logits, targets = torch.tensor([[5.0, -103.5, -104.2]]), torch.tensor([[0.0, NAN, NAN]])
+    _, expected = loss_and_gradient(logits.double(), targets, max_labels=2)
+    _, gradient = loss_and_gradient(logits, targets, max_labels=2)
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n_labels", "max_labels"), [(64, 2), (600, 12), (600, 4)])
+def test_small_float16_gradients_survive_where_the_loss_is_scaled(n_labels, max_labels):
+    logits = torch.full((2, n_labels), -18.0)
+    logits[:, 0] = 8.0
+    targets = torch.zeros(2, n_labels).index_fill(1, torch.tensor([0]), 1.0)
+    narrow, wide = logits.half().requires_grad_(), logits.double().requires_grad_()
+    scale = 2.0**16
+    (gradient,) = torch.autograd.grad(scale * mlrh_loss(narrow, targets, max_labels=max_labels), narrow)
+    (expected,) = torch.autograd.grad(scale * mlrh_loss(wide, targets, max_labels=max_labels), wide)
+    assert expected[0, 1].item() > 0
+    torch.testing.assert_close(gradient[:, 1:].double(), expected[:, 1:], rtol=2e-3, atol=1e-7)

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from mlrh.torch import CardinalitySpace, MLRHLoss, mlrh_loss, operators
+from mlrh.torch import CardinalitySpace, MLRHLoss, _triton, mlrh_loss
 
 NAN = float("nan")
 SETS = torch.tensor([[1.0, 0, 0, 1, 0], [0, 1, 0, 0, 0], [1, 1, 1, 0, 0]], dtype=torch.float64)
@@ -24,7 +24,7 @@ every_target = pytest.mark.parametrize("name", TARGETS)
 @pytest.fixture(autouse=True)
 def _nothing_compiled():
     """No test uses up the number of compilations that the next one may need."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def inputs(scale=1.0):
@@ -262,6 +262,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow  # two more processes that import torch
 def test_two_processes_of_ddp_have_the_gradient_of_one(tmp_path):
     command = [sys.executable, "-c", PROGRAM]
     runs = [
@@ -276,5 +277,5 @@ def test_two_processes_of_ddp_have_the_gradient_of_one(tmp_path):
 @pytest.mark.parametrize(("version", "serves"), [("3.5.1", False), ("3.6.0", True), ("3.10.0+git1", True)])
 def test_a_triton_that_cannot_compile_the_kernels_is_left_alone(monkeypatch, version, serves):
     pytest.importorskip("triton")
-    monkeypatch.setattr(operators.importlib.metadata, "version", {"triton": version}.__getitem__)
-    assert operators.has_triton() == serves
+    monkeypatch.setattr(_triton.importlib.metadata, "version", {"triton": version}.__getitem__)
+    assert _triton.has_triton() == serves

@@ -1,6 +1,6 @@
 """The loss for neural networks: multilabel logistic regression of the whole label set as a last layer, in PyTorch.
 
-An independent implementation with the names of `mlrh.label_space` and `mlrh.decisions`; it needs nothing but torch.
+An independent implementation with the names of `mlrh.spaces` and `mlrh.decisions`; it needs nothing but torch.
 """
 
 try:

@@ -8,11 +8,11 @@ from numbers import Integral
 
 import torch
 
-from mlrh.torch import general, ranking
-from mlrh.torch.recurrence import blocks, parts
-from mlrh.torch.scaled import join, over, zeros_like
+from mlrh.torch._eager import ranking, tree
+from mlrh.torch._eager.dispatch import blocks, parts
+from mlrh.torch._eager.numbers import joined, total, with_constant
 
-TIE = 1e-13
+TIE = 1e-13  # some hundred units in the last place of float64: answers that are equal but for rounding
 
 
 def decide(distribution, decision="exact_match"):
@@ -117,31 +117,28 @@ def _expected(weights, size_weights, table, n_labels):
     degree = len(size_weights) - 1
     backwards = torch.arange(n_labels, -1, -1)
     prefix = _prefixes(weights[:n_labels], degree)
-    suffix = [c[backwards] for c in _prefixes(weights[backwards[1:]], degree)]
-    partition = general.total(general.size_sums([[c[-1:] for c in prefix]], size_weights))
+    suffix = _prefixes(weights[backwards[1:]], degree)[:, backwards]
+    partition = total(tree.size_sums([prefix[1:, -1:]], size_weights))
     values = torch.zeros((), dtype=torch.float64)
     for (t, r), metric in table.items():
-        share = size_weights[t + r][None]
-        for factor in [c[k - 1] for c, k in ((prefix, t), (suffix, r)) if k > 0]:
-            share = share * factor
-        values = values + over(share, partition[None]) * metric[:, None]
+        share = size_weights[t + r][None] * prefix[t] * suffix[r]
+        values = values + share / partition[None] * metric[:, None]
     return values
 
 
 def _prefixes(weights, degree):
-    """Coefficients of the products of the first m = 0, ..., n_labels polynomials, each a number (n_labels + 1, n_rows).
+    """Coefficients (degree + 1, n_labels + 1, n_rows) of the products of the first m = 0, ..., n_labels polynomials.
 
     By doubling: after a step, product m is of the last `reach` polynomials up to m.
     """
-    nothing = zeros_like(weights)
-    products = [weights, *[nothing] * (degree - 1)]
+    n_labels, n_rows = weights.shape
+    products = joined(weights[None], weights.new_zeros((degree - 1, n_labels, n_rows)))
     reach = 1
-    while reach < len(weights):
-        later, earlier = [c[reach:] for c in products], [c[:-reach] for c in products]
-        longer = general.product(earlier, later, degree)
-        products = [join(c[:reach], d) for c, d in zip(products, longer, strict=True)]
+    while reach < n_labels:
+        longer = tree.product(products[:, :-reach], products[:, reach:], degree)
+        products = joined(products[:, :reach], longer, 1)
         reach *= 2
-    return [join(nothing[:1], c) for c in products]
+    return with_constant(joined(products.new_zeros((degree, 1, n_rows)), products, 1))
 
 
 def _table(metric, space, device):

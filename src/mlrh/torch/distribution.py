@@ -1,6 +1,6 @@
 """The distribution of the label set of every row of scores, in torch: what can be asked of P(y | scores).
 
-The names are those of `mlrh.label_space`. Answers are batched over rows; log_partition, marginals, cardinality_pmf and
+The names are those of `mlrh.spaces`. Answers are batched over rows; log_partition, marginals, cardinality_pmf and
 log_prob are differentiable in the scores and in size_bias.
 """
 
@@ -9,8 +9,8 @@ from numbers import Integral
 
 import torch
 
-from mlrh.torch import operators, ranking, sampling
-from mlrh.torch.sizes import check_scores, check_sets, check_size_bias, check_sizes, log_weights
+from mlrh.torch._eager import operators, ranking, sampling
+from mlrh.torch._eager.checks import check_scores, check_sets, check_size_bias, check_sizes
 
 
 class CardinalitySpace:
@@ -75,7 +75,7 @@ class LabelSetDistribution:
 
     def cardinality_pmf(self):
         """P(|y| = j) for j = 0, ..., n_labels, (n_rows, n_labels + 1)."""
-        pmf = operators.size_pmf(self.scores, self._log_weights(), **self._options())
+        pmf = operators.cardinality_pmf(self.scores, self._log_weights(), **self._options())
         return torch.nn.functional.pad(pmf, (0, self.space.n_labels - self.space.max_labels))
 
     def log_prob(self, Y):
@@ -110,7 +110,8 @@ class LabelSetDistribution:
         return sampling.sample(self.scores.detach(), self._log_weights().detach(), _positive_count(n), generator)
 
     def _log_weights(self):
-        return log_weights(self.scores, self.space.min_labels, self.space.max_labels, self.space.size_bias)
+        space = self.space
+        return operators.log_weights(self.scores, space.min_labels, space.max_labels, space.size_bias)
 
     def _options(self):
         return {"min_labels": self.space.min_labels, "biased": self.space.size_bias is not None}

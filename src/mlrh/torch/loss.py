@@ -4,10 +4,9 @@ from numbers import Integral
 
 import torch
 
-from mlrh.torch import operators, shortcuts
-from mlrh.torch import targets as checks
+from mlrh.torch._eager import checks, operators
+from mlrh.torch._eager.checks import check_scores, check_size_bias, check_sizes
 from mlrh.torch.distribution import CardinalitySpace
-from mlrh.torch.sizes import check_scores, check_size_bias, check_sizes, log_weights
 
 REDUCTIONS = ("mean", "none", "sum")
 INDEX_TYPES = (torch.int32, torch.int64)
@@ -145,82 +144,51 @@ def mlrh_loss(
 
     Computed in float32 at least, whatever the type of the logits; the loss is float64 for float64, else float32.
     """
-    kind = shortcut = None
+    kind = None
     if size_bias is None and weight is None and not validate:
-        kind = shortcuts.kind_of(logits, targets, max_labels, min_labels, reduction, padding_index, unobserved)
-        shortcut = shortcuts.find(kind)
-    if shortcut is not None:
-        return shortcut.loss(logits, targets)
+        kind = operators.kind_of(logits, targets, max_labels, min_labels, reduction, padding_index, unobserved)
+        known_call = operators.find(kind)
+        if known_call is not None:  # on a GPU, from the second call of its kind on
+            return known_call.loss(logits, targets)
     _check_options(min_labels, max_labels, reduction, padding_index, unobserved, None)
     _check_tensors(logits, targets, weight, padding_index)
     check_sizes(min_labels, max_labels, logits.shape[1])
     if size_bias is not None:
         check_size_bias(size_bias, max_labels, logits.shape[1])
     _check_devices(logits, targets, weight, size_bias)
-    sizes = log_weights(logits, min_labels, max_labels, size_bias)
-    if kind is not None and (shortcut := _open(kind, logits, targets, sizes)):
-        return shortcut.loss(logits, targets)
-    options = {"min_labels": min_labels, "biased": size_bias is not None}
     at_once = weight is None and not validate  # the operators reduce at less cost
-    options["reduction"] = reduction if at_once else "none"
-    if padding_index is not None:
-        losses = _of_indices(logits, targets, sizes, padding_index, validate, options)
-    else:
-        losses = _of_dense(logits, targets, sizes, unobserved, validate, options)
+    biased, is_dense = size_bias is not None, padding_index is None
+    sets = targets if is_dense else _padded_by_minus_one(targets, logits.shape, padding_index, validate)
+    losses = operators.log_loss(
+        logits,
+        sets,
+        operators.log_weights(logits, min_labels, max_labels, size_bias),
+        min_labels=min_labels,
+        are_indices=not is_dense,
+        biased=biased,
+        partial=is_dense and _is_partial(targets, unobserved, validate, biased),
+        reduction=reduction if at_once else "none",
+        marked=is_dense and not validate and not checks.can_look(targets),
+        kind=kind if sets is targets else None,
+    )
     if at_once:
         return losses
     if validate:
         checks.check_losses(targets, losses.detach(), (min_labels, max_labels), padding_index)
-    return shortcuts.reduced(losses if weight is None else _weighted(losses, weight), reduction)
+    return operators.reduced(losses if weight is None else _weighted(losses, weight), reduction)
 
 
-def _open(kind, logits, targets, sizes):
-    """A shortcut for calls of this kind; None where the kernels don't serve or targets have to be changed first."""
-    _, min_labels, reduction, padding_index, unobserved = shortcuts.options_of(kind)
-    are_indices = padding_index is not None
-    is_ready = targets.dtype in INDEX_TYPES and padding_index == -1 and targets.shape != logits.shape
-    if are_indices and not is_ready:
-        return None
-    partial = not are_indices and unobserved is not False
-    options = operators.Options(min_labels, are_indices, biased=False, partial=partial, keep=True)
-    shortcut = operators.shortcut_of(logits, targets, sizes, options, reduction)
-    return None if shortcut is None else shortcuts.keep(kind, shortcut)
-
-
-def _of_dense(logits, targets, sizes, unobserved, validate, options):
-    """Losses of dense targets; the kernels find unknown labels by themselves, elsewhere two log-partitions differ."""
-    partial = _is_partial(targets, unobserved, validate, options["biased"])
-    in_kernels = operators.by_kernels(logits, sizes, options["biased"])
-    if partial and not in_kernels:
-        return _of_known(logits, targets, sizes, **options)
-    unseen = not validate and not checks.can_look(targets)
-    return operators.log_loss(logits, targets, sizes, partial=partial, marked=unseen, **options)
-
-
-def _of_indices(logits, targets, sizes, padding_index, validate, options):
+def _padded_by_minus_one(targets, shape, padding_index, validate):
+    """Index targets as the operators take them; the same tensor where it is like that already."""
     if targets.dtype not in INDEX_TYPES:
         targets = targets.to(torch.int64)
     if validate or checks.can_look(targets):
-        checks.check_indices(targets, logits.shape[1], padding_index)
+        checks.check_indices(targets, shape[1], padding_index)
     if padding_index != -1:
         targets = targets.masked_fill(targets == padding_index, -1)
-    return operators.log_loss(logits, targets, sizes, are_indices=True, **options)
-
-
-def _of_known(logits, targets, sizes, reduction, **options):
-    """log Z - log Z(sets that agree with what is known), the latter by the labels that are not known."""
-    is_free, is_present, free, sizes_of_free = checks.of_free_labels(logits, targets, sizes)
-    consistent = operators.log_loss(free, None, sizes_of_free, min_labels=0)
-    present = torch.where(is_present, logits, 0.0).sum(1, dtype=consistent.dtype)
-    losses = operators.log_loss(logits, None, sizes, **options) - (present + consistent)
-    is_wrong = ~(is_free | is_present | (targets == 0)).all(1)
-    return shortcuts.reduced(_not_negative(losses).masked_fill(is_wrong, torch.nan), reduction)
-
-
-def _not_negative(losses):
-    """Losses that rounding made less than 0 are 0, their gradients unchanged."""
-    values = losses.detach()
-    return losses + torch.where(values < 0, -values, 0.0)
+    if targets.shape == shape:
+        targets = torch.nn.functional.pad(targets, (0, 1), value=-1)  # can't be taken for a dense target
+    return targets
 
 
 def _is_partial(targets, unobserved, validate, biased):

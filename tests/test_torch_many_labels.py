@@ -5,9 +5,11 @@ import pytest
 import torch
 
 from mlrh import spaces as label_space
-from mlrh.torch import CardinalitySpace, mlrh_loss, operators, powers, recurrence
+from mlrh.torch import CardinalitySpace, mlrh_loss
+from mlrh.torch._eager import dispatch, many_labels, operators
 
 NAN = float("nan")
+KEPT = dispatch.Options(0, False, biased=True, partial=False, keep=True)
 
 
 def rows_like(kind, n_rows, n_labels, max_labels):
@@ -34,11 +36,11 @@ def test_log_partition_and_marginals_equal_the_tree_of_products(kind, max_labels
     scores = rows_like(kind, 6, n_labels, max_labels)
     for min_labels in (1, max_labels):
         log_weights = log_weights_of(min_labels, max_labels)
-        expected = recurrence.expectations(scores.float().double(), log_weights.expand(6, -1))
+        expected = dispatch.expectations(scores.float().double(), log_weights.expand(6, -1))
         for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-6)):
             narrow = scores.float().to(dtype)
-            log_partition, saved = recurrence.forward(narrow, None, log_weights, keep=True)
-            marginals = recurrence.backward(narrow, None, log_weights, saved, torch.ones(6, dtype=dtype))
+            log_partition, saved = dispatch.forward(narrow, None, log_weights, KEPT)
+            marginals = dispatch.backward(narrow, None, log_weights, saved, torch.ones(6, dtype=dtype), KEPT)
             scale = expected.log_partition.abs().clamp(min=1.0)
             assert ((log_partition - expected.log_partition).abs() / scale).max() < tolerance
             torch.testing.assert_close(marginals.double(), expected.marginals, rtol=0, atol=tolerance)
@@ -48,14 +50,14 @@ def test_log_partition_and_marginals_equal_the_tree_of_products(kind, max_labels
 @pytest.mark.parametrize("kind", ["start", "trained", "certain", "torn"])
 def test_powers_serve_the_rows_that_training_meets(kind):
     scores = rows_like(kind, 200, 1024, 4).float()
-    sums, heavy, _ = powers.summaries(scores, 4, torch.float32)
-    *_, coefficients, _ = powers.solve(sums, heavy, log_weights_of(1, 4).expand(200, -1))
+    sums, heavy, _ = many_labels.summaries(scores, 4, torch.float32)
+    *_, coefficients, _ = many_labels.solve(sums, heavy, log_weights_of(1, 4).expand(200, -1))
     assert coefficients.isnan().any(1).double().mean() < 0.02
 
 
 def test_the_heaviest_labels_are_those_of_a_full_sort():
     weights = torch.rand(50, 1000, generator=torch.Generator().manual_seed(2))
-    found, index = powers._heaviest(weights, 9)
+    found, index = many_labels._heaviest(weights, 9)
     expected = weights.sort(descending=True)
     torch.testing.assert_close(found, expected.values[:, :9], rtol=0, atol=0)
     assert torch.equal(index, expected.indices[:, :9])
@@ -101,7 +103,7 @@ def test_second_derivatives_equal_those_of_numpy():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_what_is_kept_for_the_gradient_is_under_a_tenth_of_the_scores(dtype):
     scores = torch.randn(64, 1024, dtype=dtype)
-    _, saved = recurrence.forward(scores, None, log_weights_of(1, 4).to(dtype), keep=True)
+    _, saved = dispatch.forward(scores, None, log_weights_of(1, 4).to(dtype), KEPT)
     kept = sum(tensor.numel() * tensor.element_size() for tensor in saved)
     assert kept < 0.1 * scores.numel() * scores.element_size()
 
@@ -110,7 +112,7 @@ def test_what_is_kept_for_the_gradient_is_under_a_tenth_of_the_scores(dtype):
 def test_with_few_labels_or_large_sets_the_gradient_itself_is_kept(n_labels, max_labels):
     for dtype, itemsize in ((torch.float64, 8), (torch.float32, 4), (torch.bfloat16, 4)):
         scores = torch.randn(100, n_labels).to(dtype)
-        _, saved = recurrence.forward(scores, None, log_weights_of(1, max_labels), keep=True)
+        _, saved = dispatch.forward(scores, None, log_weights_of(1, max_labels), KEPT)
         kept = sum(tensor.numel() * tensor.element_size() for tensor in saved)
         assert kept == 100 * itemsize * (n_labels + max_labels + 1)
 
@@ -132,5 +134,5 @@ def test_no_rows_have_empty_answers():
 def test_the_shapes_promised_to_the_compiler_are_those_that_come():
     scores = torch.randn(3, 600, requires_grad=True)
     log_weights = log_weights_of(0, 4).float().requires_grad_()
-    args = (scores, None, log_weights, *operators.Options(0, False, biased=True, partial=False, keep=True))
+    args = (scores, None, log_weights, *KEPT)
     torch.library.opcheck(operators._log_loss, args, test_utils=("test_schema", "test_faketensor"))

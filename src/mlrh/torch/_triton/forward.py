@@ -2,59 +2,35 @@
 
 A group of GROUP_ROWS rows, tiles that lie tile_step apart, is read by ARRIVALS programs, TILES tiles each. The one that
 ends last finishes the rows, while others still read; the one that finishes the last group adds the losses up.
+
+Who is last is found out by counters that need no initial value: a launch that set them to zero would take longer than
+the counting, and counters kept from call to call would have to be shared out among threads, streams and graphs. So they
+lie in memory of the call itself, whatever that held: a word counts only if it begins with TAG. One program opens a
+counter when it starts, but others need not wait for that: who finds no TAG opens it as well. The last to come leaves 0,
+so that a replayed graph finds no TAG of its own.
 """
 
 import triton
 import triton.language as tl
 
-from mlrh.torch.kernels_arrivals import is_last, open_counter
-from mlrh.torch.kernels_chunks import moments
-from mlrh.torch.kernels_layout import in_counters
-from mlrh.torch.kernels_rows import finish
-from mlrh.torch.kernels_tilt import slope
+from mlrh.torch._triton.chunks import moments
+from mlrh.torch._triton.layout import in_counters
+from mlrh.torch._triton.rows import finish
+from mlrh.torch._triton.tilt import slope
+
+COUNTS = tl.constexpr(1 << 24)  # a word counts in its last 24 bits
+TAG = tl.constexpr(0x5A3D96E1C7)  # 40 bits that memory which isn't a counter begins with only by chance
 
 
 @triton.jit
 def forward(
-    scores,
-    targets,
-    log_weights,
-    scratch,
-    loss,
-    total_loss,
-    numbers,
-    values,
-    pmf,
-    counts,
-    labels_of,
-    n_rows,
-    n_labels,
-    n_chunks,
-    stride,
-    n_groups,
-    group_step,
-    tile_step,
-    n_indices,
-    min_labels,
-    log_bound,
-    n_averaged,
-    MAX_LABELS: tl.constexpr,
-    HEAVY: tl.constexpr,
-    LIKELY: tl.constexpr,
-    TILE_ROWS: tl.constexpr,
-    LABELS: tl.constexpr,
-    TILES: tl.constexpr,
-    ARRIVALS: tl.constexpr,
-    GROUP_ROWS: tl.constexpr,
-    ROWS: tl.constexpr,
-    S: tl.constexpr,
-    LANES: tl.constexpr,
-    DENSE: tl.constexpr,
-    PARTIAL: tl.constexpr,
-    INDICES: tl.constexpr,
-    FULL: tl.constexpr,
+    scores, targets, log_weights, scratch, loss, total_loss, numbers, values, pmf, counts, labels_of, n_rows, n_labels,
+    n_chunks, stride, n_groups, group_step, tile_step, n_indices, min_labels, log_bound, n_averaged,
+    MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr, TILE_ROWS: tl.constexpr, LABELS: tl.constexpr,
+    TILES: tl.constexpr, ARRIVALS: tl.constexpr, GROUP_ROWS: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr,
+    LANES: tl.constexpr, DENSE: tl.constexpr, PARTIAL: tl.constexpr, INDICES: tl.constexpr, FULL: tl.constexpr,
     REDUCED: tl.constexpr,
-):
+):  # fmt: skip
     """One program: TILES tiles of TILE_ROWS rows and one chunk, and perhaps the rows of its group, ROWS at once.
 
     If REDUCED, groups leave the sums of their losses in `loss`, which become one number.
@@ -108,3 +84,28 @@ def _store_total(loss, total_loss, n_groups, n_averaged):
         groups = start + tl.arange(0, BLOCK)
         sums += tl.load(loss + groups, mask=groups < n_groups, other=0, cache_modifier=".cg").to(tl.float64)
     tl.store(total_loss, tl.sum(sums, axis=0) / n_averaged)
+
+
+@triton.jit
+def open_counter(counter):
+    """Make the count 0, unless the counter is open."""
+    empty = tl.zeros((), tl.int64) + TAG * COUNTS
+    expected = empty * 0  # as the last call left it, if the memory was its
+    found = tl.atomic_cas(counter, expected, empty, sem="relaxed", scope="gpu")
+    while (found != expected) & (found // COUNTS != TAG):
+        expected = found
+        found = tl.atomic_cas(counter, expected, empty, sem="relaxed", scope="gpu")
+
+
+@triton.jit
+def is_last(counter, n_arrivals):
+    """Whether this program is the last of n_arrivals; then it sees what the others wrote before they came here."""
+    tl.debug_barrier()
+    found = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+    while found // COUNTS != TAG:  # what was added to a counter that isn't open is lost
+        open_counter(counter)
+        found = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+    is_it = found % COUNTS == n_arrivals - 1
+    if is_it:
+        tl.atomic_xchg(counter, 0, sem="relaxed", scope="gpu")
+    return is_it

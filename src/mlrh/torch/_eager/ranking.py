@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from mlrh.torch.recurrence import blocks
+from mlrh.torch._eager.dispatch import blocks
 
 
 def by_score(scores):

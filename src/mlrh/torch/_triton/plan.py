@@ -1,4 +1,27 @@
-"""Sizes of one call of the kernels: how it is cut into programs and where its numbers lie; nothing is launched."""
+"""Loss and gradient of the cardinality space on the GPU: tensors in, tensors out; launches the Triton kernels.
+
+A `Plan` holds the two launches for tensors of one kind, `Shape` how they are cut into programs and where numbers lie.
+Rows longer than CHUNK labels are split into C chunks of equal length. A forward pass is one launch (`forward`), where
+programs read chunks and the last of a group of rows finishes it, a backward pass one more (`gradient`). Between the
+passes stays one tensor of bytes, with these parts, M being max_labels and labels counted from the start of their chunk:
+
+    pmf         probabilities of the sizes (B, M + 1), without targets only
+    numbers     tilt (B,), coefficients (B, M): the polynomial that gives the marginal of a label with odds up to 1
+    values      likely_values (B, C, LIKELY): marginal - target of labels with odds above 1
+    counts      sizes (B,) of the target sets, M + 1 where targets are to be read again, since they are too many or some
+                are unknown; target_counts (B, C), UNKNOWN more where some are; likely_counts (B, C)
+    labels      likely_labels (B, C, LIKELY), target_labels (B, C, M) of dense targets
+
+and during the forward pass one more, scratch, with counters of the groups that are finished and of the programs that
+have ended in each group, tilts (B, C), sums (B, C, M), heavy_counts (B, C), heavy_scores and heavy_labels (B, C,
+HEAVY), and likely_marginals (B, C, LIKELY).
+
+Dense targets of floating point may be NaN, for labels that are not known. Then there are two of all but the counters
+and the parts on targets: the second are of the sets that agree with the targets, by the scores of the free labels,
+those not known; second likely_labels take the place of target_labels, which are LIKELY apart then.
+
+Needs Triton: import it only where that is there.
+"""
 
 import math
 from itertools import accumulate
@@ -6,17 +29,119 @@ from itertools import accumulate
 import torch
 import triton
 
-from mlrh.torch.kernels_launch import ALIGNMENT
-from mlrh.torch.kernels_layout import COUNTER
-from mlrh.torch.kernels_limits import COMPUTED_IN
+from mlrh.torch._triton import COMPUTED_IN
+from mlrh.torch._triton.forward import forward
+from mlrh.torch._triton.gradient import gradient
+from mlrh.torch._triton.launch import ALIGNMENT, Launch, addresses_of
+from mlrh.torch._triton.layout import COUNTER
 
+REDUCTIONS = ("none", "sum", "mean")
+CHUNK = 4096  # labels in the registers of one program
 PROGRAMS = 2048  # as many as keep the GPU busy; with more tiles a program reads several
+LARGEST_BIAS = 4.0  # nats between size_bias and a line, above which one tilt no longer serves all sizes in float32
+MOST_PLANS = 256  # so that batches of ever new shapes don't fill the memory of the host
+
+
+def plan(scores, targets, log_weights, min_labels, indices=None, partial=True):
+    """The `Plan` for tensors like these, kept from earlier calls; a kernel depends on all that the key holds.
+
+    Parameters
+    ----------
+    scores : tensor of shape (B, K)
+    targets : tensor of shape (B, K) of 0 and 1, or (B, P) of labels padded with -1, or None for log Z alone
+    log_weights : tensor of shape (M + 1,), -inf for sizes below min_labels
+    indices : whether targets are labels; by default integers of another shape than the scores' are
+    partial : whether NaN in dense targets are labels that are not known, so that the sets that agree with the others
+        count; otherwise NaN make the loss NaN
+    """
+    kind = None if targets is None else (targets.dtype, targets.shape)
+    of_scores, of_sizes = (scores.shape, scores.dtype, scores.device), (log_weights.shape, log_weights.dtype)
+    key = (*of_scores, kind, *of_sizes, min_labels, indices, partial)
+    found = _PLANS.get(key)
+    if found is None:
+        if len(_PLANS) >= MOST_PLANS:
+            _PLANS.clear()
+        found = _PLANS[key] = Plan(Shape(scores, targets, log_weights, indices, partial), min_labels)
+    return found
+
+
+def are_near_a_line(log_weights, min_labels):
+    """Whether the biases from min_labels on are near the line through the first and the last; waits for the GPU."""
+    bias = log_weights[min_labels:].tolist()
+    slope = (bias[-1] - bias[0]) / max(len(bias) - 1, 1)
+    return max(abs(value - bias[0] - slope * j) for j, value in enumerate(bias)) <= LARGEST_BIAS
+
+
+def cardinality_pmf(saved, scores, log_weights):
+    """Probabilities of the sizes 0, ..., M, (B, M + 1), from what `Plan.forward` saved of scores without targets."""
+    shape, dtype = (scores.shape[0], len(log_weights)), COMPUTED_IN[scores.dtype]
+    return saved[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+
+
+class Plan:
+    """The launches for tensors of one kind; with a reduction, the losses of all rows become one number."""
+
+    def __init__(self, shape, min_labels):
+        self.shape = shape
+        self.loss = {kind: Launch(forward, *shape.forward_options(min_labels, kind)) for kind in REDUCTIONS}
+        self.gradient = {kind: Launch(gradient, *shape.gradient_options(kind)) for kind in REDUCTIONS}
+
+    def forward(self, scores, targets, log_weights, reduction="none"):
+        """Losses (B,) or what they are reduced to, and a tensor of bytes that `backward` needs.
+
+        A loss is log Z - sum_{k in y} s_k - log_weights[|y|], inf for a set of no admissible size.
+        """
+        if _is_elsewhere(scores):
+            with torch.cuda.device_of(scores):  # where Triton launches
+                return self.forward(scores, targets, log_weights, reduction)
+        launch, shape = self.loss[reduction], self.shape
+        scores, targets = scores.contiguous(), None if targets is None else targets.contiguous()
+        saved, scratch, loss = shape.empty(scores, reduction)
+        given = (scores, targets, log_weights)
+        addresses, aligned = addresses_of(given)
+        if aligned and launch.kept is not None:
+            own = shape.places_of_losses(scratch.data_ptr(), loss.data_ptr(), reduction)
+            pmf, numbers, values, counts, labels = shape.places(saved.data_ptr())
+            launch.by_address((*addresses, *own, numbers, values, pmf, counts, labels))
+        else:
+            own = shape.losses(scratch, loss, reduction)
+            pmf, numbers, values, counts, labels = shape.parts(saved)
+            launch.ordinary((*given, *own, numbers, values, pmf, counts, labels), aligned)
+        return loss, saved
+
+    def backward(self, scores, targets, saved, grad, reduction="none"):
+        """Gradient (B, K) of sum_i grad_i loss_i in the type of the scores: grad_i (marginals_ik - y_ik).
+
+        With a reduction, grad has one entry.
+        """
+        if _is_elsewhere(scores):
+            with torch.cuda.device_of(scores):
+                return self.backward(scores, targets, saved, grad, reduction)
+        launch, shape = self.gradient[reduction], self.shape
+        scores, targets = scores.contiguous(), None if targets is None else targets.contiguous()
+        result = torch.empty_like(scores)
+        given = (scores, targets, grad.contiguous())
+        addresses, aligned = addresses_of(given)
+        if aligned and launch.kept is not None:
+            _, *parts = shape.places(saved.data_ptr())
+            launch.by_address((*addresses, *parts, result.data_ptr()))
+        else:
+            _, *parts = shape.parts(saved)
+            launch.ordinary((*given, *parts, result), aligned)
+        return result
+
+
+_PLANS: dict[tuple, Plan] = {}
+
+
+def _is_elsewhere(scores):
+    return scores.is_cuda and scores.device.index != torch.cuda.current_device()
 
 
 class Shape:
     """Sizes of one call, and how it is cut into programs."""
 
-    def __init__(self, scores, targets, log_weights, indices, partial, chunk):
+    def __init__(self, scores, targets, log_weights, indices, partial):
         self.n_rows, self.n_labels = scores.shape
         self.max_labels = len(log_weights) - 1
         self.dtype, self.itemsize, self.computed_in = scores.dtype, scores.dtype.itemsize, COMPUTED_IN[scores.dtype]
@@ -25,7 +150,7 @@ class Shape:
         self.dense, self.listed = targets is not None and not indices, targets is not None and indices
         self.partial = self.dense and partial and targets.is_floating_point()
         self.n_indices = targets.shape[1] if self.listed else 0
-        self.n_chunks = triton.cdiv(self.n_labels, chunk)
+        self.n_chunks = triton.cdiv(self.n_labels, CHUNK)
         self.stride = triton.cdiv(self.n_labels, self.n_chunks)
         if self.n_chunks > 1:
             self.stride = 16 * triton.cdiv(self.stride, 16)

@@ -1,4 +1,4 @@
-"""Where the arrays of the kernels begin in the tensors that are launched with; `kernels` says what each array is.
+"""Where the arrays of the kernels begin in the tensors that are launched with; `plan` says what each array is.
 
 Arrays that exist once for all sets and, where labels may be unknown, once more for the sets that agree with what is
 known, take a part: 0 or 1. The functions run on the GPU and know sizes alone.

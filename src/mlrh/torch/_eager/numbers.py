@@ -1,6 +1,7 @@
 """Numbers without a limit of range, and numbers that carry a derivative: elementwise arithmetic on tensors.
 
 For the rare rows whose sums over sets leave the range of floating point, and for second derivatives. All are float64.
+They have those methods of tensors that `tree` uses, so that it runs on tensors and on them alike.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 LN2_HIGH = 0.693147180369123816490  # the leading 32 bits of log 2: its product with an exponent is exact
 LN2_LOW = 1.90821492927058770002e-10
 LARGEST_EXPONENT = 2.0**40  # beyond that magnitudes count as equal
-OF_ZERO = -(2**60)
+OF_ZERO = -(2**60)  # the exponent of 0: below all others, also after many products
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,10 @@ class Scaled:
         mantissa = torch.where(values == -torch.inf, 0.0, torch.exp(rest))
         return cls.normalised(mantissa, power.to(torch.int64))
 
+    @property
+    def shape(self):
+        return self.mantissa.shape
+
     def __getitem__(self, index):
         return Scaled(self.mantissa[index], self.exponent[index])
 
@@ -54,25 +59,37 @@ class Scaled:
         top = torch.maximum(self.exponent, other.exponent)
         return Scaled.normalised(self._below(top) + other._below(top), top)
 
-    def join(self, other):
-        """Both, one after the other along the first axis."""
-        return Scaled(
-            torch.cat((self.mantissa, other.mantissa)),
-            torch.cat((self.exponent, other.exponent)),
-        )
-
-    def over(self, other):
+    def __truediv__(self, other):
         """Quotients as a tensor; 0 where both are 0."""
-        shift = (self.exponent - other.exponent).clamp(-2000, 2000)
+        shift = (self.exponent - other.exponent).clamp(-2000, 2000)  # beyond, a quotient is 0 or inf in any case
         half = torch.div(shift, 2, rounding_mode="floor")
         quotient = self.mantissa / other.mantissa * power_of_two(half) * power_of_two(shift - half)
         return torch.where(self.mantissa == 0, 0.0, quotient)
+
+    def addcmul_(self, first, second):
+        """Add the products of two numbers in place."""
+        self.copy_(self + first * second)
+
+    def copy_(self, other):
+        """Take the values of others, in place."""
+        self.mantissa.copy_(other.mantissa)
+        self.exponent.copy_(other.exponent)
 
     def log(self):
         """Logarithms as a tensor; -inf of 0."""
         exponent = self.exponent.to(torch.float64)
         value = exponent * LN2_HIGH + (exponent * LN2_LOW + torch.log(self.mantissa))
         return torch.where(self.mantissa == 0, -torch.inf, value)
+
+    def joined(self, other, axis):
+        pairs = (self.mantissa, other.mantissa), (self.exponent, other.exponent)
+        return Scaled(*(torch.cat(pair, axis) for pair in pairs))
+
+    def new_zeros(self, shape):
+        return Scaled.of(self.mantissa.new_zeros(shape))
+
+    def new_empty(self, shape):
+        return Scaled(self.mantissa.new_empty(shape), self.exponent.new_empty(shape))
 
     def _below(self, top):
         return self.mantissa * power_of_two((self.exponent - top).clamp(min=-1000))
@@ -84,6 +101,10 @@ class Dual:
 
     value: Any
     change: Any
+
+    @property
+    def shape(self):
+        return self.value.shape
 
     def __getitem__(self, index):
         return Dual(self.value[index], self.change[index])
@@ -97,9 +118,25 @@ class Dual:
     def __add__(self, other):
         return Dual(self.value + other.value, self.change + other.change)
 
-    def join(self, other):
-        """Both, one after the other along the first axis."""
-        return Dual(join(self.value, other.value), join(self.change, other.change))
+    def addcmul_(self, first, second):
+        """Add the products of two numbers in place."""
+        self.value.addcmul_(first.value, second.value)
+        self.change.addcmul_(first.value, second.change)
+        self.change.addcmul_(first.change, second.value)
+
+    def copy_(self, other):
+        """Take the values of others, in place."""
+        self.value.copy_(other.value)
+        self.change.copy_(other.change)
+
+    def joined(self, other, axis):
+        return Dual(joined(self.value, other.value, axis), joined(self.change, other.change, axis))
+
+    def new_zeros(self, shape):
+        return Dual(self.value.new_zeros(shape), self.change.new_zeros(shape))
+
+    def new_empty(self, shape):
+        return Dual(self.value.new_empty(shape), self.change.new_empty(shape))
 
 
 def power_of_two(exponent):
@@ -110,16 +147,38 @@ def power_of_two(exponent):
     return ((exponent + 1023) << 52).view(torch.float64)
 
 
-def join(first, second):
-    """Both numbers, one after the other along the first axis."""
-    return torch.cat((first, second)) if isinstance(first, torch.Tensor) else first.join(second)
+def joined(first, second, axis=0):
+    """Numbers of one kind, one after the other along an axis."""
+    return torch.cat((first, second), axis) if isinstance(first, torch.Tensor) else first.joined(second, axis)
 
 
-def over(first, second):
-    """Quotients of numbers as a tensor."""
-    return first / second if isinstance(first, torch.Tensor) else first.over(second)
+def add_to(out, first, second):
+    """Write first + second; for tensors without a temporary one."""
+    return torch.add(first, second, out=out) if isinstance(out, torch.Tensor) else out.copy_(first + second)
 
 
-def zeros_like(numbers):
-    """Zeros of the same kind and shape."""
-    return torch.zeros_like(numbers) if isinstance(numbers, torch.Tensor) else numbers * Scaled.of(numbers.mantissa * 0)
+def multiply_to(out, first, second):
+    """Write first * second."""
+    return torch.mul(first, second, out=out) if isinstance(out, torch.Tensor) else out.copy_(first * second)
+
+
+def addcmul_to(out, start, first, second):
+    """Write start + first * second."""
+    if isinstance(out, torch.Tensor):
+        return torch.addcmul(start, first, second, out=out)
+    return out.copy_(start + first * second)
+
+
+def with_constant(polynomials):
+    """Polynomials (degree, ...) with their constant coefficient, 1, before the others."""
+    nothing = polynomials.new_zeros((1, *polynomials.shape[1:]))
+    ones = torch.ones_like(nothing) if isinstance(nothing, torch.Tensor) else Scaled.of(nothing.mantissa + 1.0)
+    return joined(ones, polynomials)
+
+
+def total(numbers):
+    """The sum along the first axis."""
+    first, *rest = numbers
+    for number in rest:
+        first = first + number
+    return first

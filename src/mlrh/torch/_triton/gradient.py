@@ -3,38 +3,17 @@
 import triton
 import triton.language as tl
 
-from mlrh.torch.kernels_layout import computable, in_likely, in_numbers, in_targets
-from mlrh.torch.kernels_tilt import exp
+from mlrh.torch._triton.layout import computable, in_likely, in_numbers, in_targets
+from mlrh.torch._triton.tilt import exp
 
 
 @triton.jit
 def gradient(
-    scores,
-    targets,
-    grad,
-    numbers,
-    values,
-    counts,
-    labels_of,
-    result,
-    n_rows,
-    n_labels,
-    n_chunks,
-    stride,
-    n_blocks,
-    n_indices,
-    grad_stride,
-    n_averaged,
-    MAX_LABELS: tl.constexpr,
-    LIKELY: tl.constexpr,
-    LIKELY_LANES: tl.constexpr,
-    TARGET_LANES: tl.constexpr,
-    ROWS: tl.constexpr,
-    LABELS: tl.constexpr,
-    DENSE: tl.constexpr,
-    PARTIAL: tl.constexpr,
+    scores, targets, grad, numbers, values, counts, labels_of, result, n_rows, n_labels, n_chunks, stride, n_blocks,
+    n_indices, grad_stride, n_averaged, MAX_LABELS: tl.constexpr, LIKELY: tl.constexpr, LIKELY_LANES: tl.constexpr,
+    TARGET_LANES: tl.constexpr, ROWS: tl.constexpr, LABELS: tl.constexpr, DENSE: tl.constexpr, PARTIAL: tl.constexpr,
     INDICES: tl.constexpr,
-):
+):  # fmt: skip
     """One program: a block of LABELS labels of one chunk in ROWS rows, x (c_0 - c_1 x + ...) for every label.
 
     Labels with x > 1 and those of the target set, a handful, are written again behind a barrier. Blocks run from the

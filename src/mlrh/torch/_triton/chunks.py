@@ -1,15 +1,15 @@
 """First half of the forward pass, on the GPU: power sums and lists of heavy labels, for each chunk of a row.
 
 A label with score s has odds x = exp(s + tilt), and the sets of j labels weigh exp(-tilt j) e_j(x). Light labels (x up
-to a bound) enter through their power sums, sum x^i, which `kernels_rows` turns into e_j; the few heavy ones are listed.
-`kernels` launches the kernels and says what each array is.
+to a bound) enter through their power sums, sum x^i, which `rows` turns into e_j; the few heavy ones are listed.
+`plan` launches the kernels and says what each array is.
 """
 
 import triton
 import triton.language as tl
 
-from mlrh.torch.kernels_layout import UNKNOWN, computable, in_scratch, in_targets
-from mlrh.torch.kernels_tilt import NO_LABEL, chunk_tilt, easy_tilt, exp
+from mlrh.torch._triton.layout import UNKNOWN, computable, in_scratch, in_targets
+from mlrh.torch._triton.tilt import NO_LABEL, chunk_tilt, easy_tilt, exp
 
 WITHOUT = tl.constexpr(1 << 16)  # above all words of 16 labels
 
