@@ -64,7 +64,7 @@ def jaccard(distribution, *, min_labels=None, max_labels=None):
 
 
 def top(distribution, k, *, min_labels=None, max_labels=None):
-    """The k likeliest labels of each row: the most right ones in expectation that k labels can have. Limits change k."""
+    """The k likeliest labels of each row: the most right ones that k labels can have in expectation."""
     low, high = _limits(distribution, min_labels, max_labels)
     n_rows, n_labels = distribution.shape
     if not _is_count(k) or k > n_labels:
