@@ -23,6 +23,7 @@ def exact_match(distribution, *, min_labels=None, max_labels=None):
     low, high = _limits(distribution, min_labels, max_labels)
     modes = distribution.mode()
     counts = np.count_nonzero(modes, axis=1)
+    # Only rows whose mode breaks the limits need another answer: first the fallback, then the best possible set.
     outside = np.flatnonzero((counts < low) | (counts > high))
     if len(outside):
         modes[outside] = distribution.likeliest(np.clip(counts, low, high))[outside]
@@ -39,6 +40,7 @@ def hamming(distribution, *, min_labels=None, max_labels=None):
     are added, or the least likely left out.
     """
     low, high = _limits(distribution, min_labels, max_labels)
+    # A label adds 1 - p wrong entries in expectation if it is taken and p if not, whatever the others are.
     sets = (distribution.marginals() > 0.5).astype(np.int8)
     counts = np.count_nonzero(sets, axis=1)
     outside = np.flatnonzero((counts < low) | (counts > high))

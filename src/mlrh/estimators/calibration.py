@@ -50,6 +50,7 @@ def isotonic_map(confidence, correct, *, sample_weight=None) -> IsotonicRegressi
     array([0.33, 0.33, 0.67])
     """
     confidence, correct, weights = metrics.present_rows(confidence, correct, sample_weight)
+    # -1 and 2 lie outside all confidences. The two rows break the order, so the regression pools them with the ends.
     confidence, correct = np.r_[-1.0, confidence, 2.0], np.r_[1.0, correct, 0.0]
     weights = np.r_[_imagined_weight(weights), weights, _imagined_weight(weights)]
     return IsotonicRegression(out_of_bounds="clip").fit(confidence, correct, sample_weight=weights)
@@ -393,6 +394,7 @@ def _temperature(parts, share):
     left, end = share * at_one, TEMPERATURES[int(at_one < 0)]
     if np.sign(slope(end)[0] - left) == np.sign(at_one):
         return end
+    # In log T, since T ranges over six powers of ten.
     return float(np.exp(brentq(lambda log_T: slope(np.exp(log_T))[0] - left, 0.0, np.log(end), xtol=1e-12)))
 
 

@@ -154,6 +154,7 @@ class KernelMLRHClassifier(MLRHBase):
     def _prepare(self, X, weights, C, *, keep_gram=False):
         gamma = self._gamma_value(X, weights)
         gram = self._kernel_matrix(X, X, gamma)
+        # scikit-learn's own kernels are symmetric; others may be off by rounding, so the mean is taken.
         if callable(self.kernel) or self.kernel == "precomputed":
             _check_symmetric(gram)
             gram = 0.5 * (gram + gram.T)

@@ -446,6 +446,7 @@ class _Cuts:
         self.order = np.argsort(-scores, kind="stable")
         ranked, self._default = scores[self.order], ends.default
         self.taken = np.flatnonzero(np.concatenate([[True], ranked[1:] < ranked[:-1], [True]]))
+        # The threshold of a cut lies between the last score that is taken and the first that is not.
         upper, lower = np.append(ends.high, ranked)[self.taken], np.append(ranked, ends.low)[self.taken]
         middle = 0.5 * lower + 0.5 * upper
         # Between adjacent floats there is no middle; the lower one is a threshold too, since it does not exceed itself.
@@ -514,10 +515,12 @@ def _by_coordinate_ascent(rows, metric, own, thresholds):
         improved = False
         for label, cuts in columns.items():
             has, gets = truth[:, label], sets[:, label]
+            # Counts of each row without this label; then what taking the label changes in the row's value.
             tp, n_taken = tp - (has & gets), n_taken - gets
             without = _value_of_rows(metric, tp, n_taken, n_true)
             changes = shares * (_value_of_rows(metric, tp + has, n_taken + 1, n_true) - without)
             threshold, value = cuts.best(_from_zero(changes[cuts.order]))
+            # Only a true gain moves a threshold, so that the sweeps end.
             if value > changes[gets].sum() + TIE:
                 thresholds[label], improved = threshold, True
                 gets = sets[:, label] = rows.scores[:, label] > threshold

@@ -79,6 +79,7 @@ def multiply_thin_transposed(matrix, thin, *, n_jobs=None):
         return sums
 
     parts = map_blocks(work, len(matrix), rows_per_block=_rows_per_block(matrix, packed), n_jobs=n_jobs)
+    # Sums of blocks are added in the order of the blocks, so that the result doesn't depend on the threads.
     result = np.empty((matrix.shape[1], thin.shape[1]))
     _unpack(sum(parts[1:], parts[0]) if parts else np.zeros((len(packed), matrix.shape[1], LANES)), result)
     return result
@@ -95,6 +96,7 @@ def _rows_per_block(matrix, packed):
 
 def _packed(thin):
     """The columns of thin (n_rows, n_columns) in vectors (n_vectors, n_rows, LANES), padded with zeros."""
+    # In float64: sums over many rows or features need it, also where the features are float32.
     n_rows, n_columns = thin.shape
     packed = np.zeros((-(-n_columns // LANES), n_rows, LANES))
     for group, columns in enumerate(packed):

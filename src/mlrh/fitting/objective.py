@@ -189,6 +189,8 @@ class Objective:
         without a ridge; with unknown labels, where there may be several optima; and where sizes hardly vary, so that
         a common shift of the intercepts has little curvature.
         """
+        # 0.2: where the variance of the size is below a fifth of that of independent labels, a tenth of the curvature
+        # can't be counted on.
         if self.alpha == 0 or not self.rows.are_complete or self._independence < 0.2:
             return np.inf
         coef, intercept, bias = self.split(gradient)
@@ -266,12 +268,14 @@ class Objective:
             own = LabelMetric.at(self.design, curvatures=curvatures, alpha=self.alpha)
             if own is not None:
                 return own
+        # One matrix for all labels: rows are weighted by their mean curvature over labels.
         rows = curvatures.mean(axis=1, dtype=np.float64)
         options = {"alpha": self.alpha, "n_leading": self.design.n_leading, "rows": rows}
         return CoefficientMetric(self.design, curvature=1.0, **options)
 
     def _solver(self, coefficients, of_intercept):
         """The function that solves with a metric of coefficients and the curvatures of the intercept (n_labels,)."""
+        # X is centred, so the intercept and the coefficients don't mix: a diagonal is enough for the intercept.
         intercept_inverse = reciprocals(of_intercept + self._intercept_ridge)
         bias_inverse = 1.0 / (np.mean(of_intercept) + self._bias_ridge)
         shape = self.design.n_features, self.n_labels

@@ -121,6 +121,7 @@ class LabelSpace(ABC):
 
     @property
     def n_biases(self) -> int:
+        """Number of biases, learned or not."""
         return len(self.bias)
 
     def with_jobs(self, n_jobs) -> "LabelSpace":
@@ -206,17 +207,21 @@ class LabelSpace(ABC):
         return LabelSetDistribution(self, checked_scores(scores, self.n_labels))
 
     def log_partition(self, scores):
+        """Logarithm of the sum over sets, (n_samples,)."""
         return self.expectations(scores, np.zeros(len(scores)))[0]
 
     def marginals(self, scores):
+        """P(y_k = 1), (n_samples, n_labels)."""
         return self.expectations(scores, np.zeros(len(scores)))[1]
 
     def log_weight(self, scores, Y):
         """Logarithm of exp(sum_k y_k scores_k + b(y)) of one set per row, (n_samples,); -inf outside the space."""
+        # Given a whole set, the partition has a single term: the weight of that set.
         contradicts = np.zeros(len(Y), bool) if self.known is None else contradict(self.known, Y)
         return np.where(contradicts, -np.inf, self.given(Y).log_partition(scores))
 
     def log_prob(self, scores, Y):
+        """Log-probability of one set per row, (n_samples,); -inf outside the space."""
         return np.minimum(self.log_weight(scores, Y) - self.log_partition(scores), 0.0).astype(scores.dtype)
 
     def top_sets(self, scores, n):
@@ -282,19 +287,23 @@ class LabelSpace(ABC):
         return np.minimum(0.5 * (joint + joint.transpose(0, 2, 1)), 1.0)
 
     def cardinality_pmf(self, scores):
+        """P(|y| = j) for j = 0, ..., n_labels, (n_samples, n_labels + 1)."""
         return self._listed().cardinality_pmf(scores)
 
     def entropy(self, scores):
+        """Entropy of the label set in nats, (n_samples,)."""
         return self._listed().entropy(scores)
 
     def any_of(self, scores, groups):
+        """P(at least one label of each row's group), (n_samples,)."""
         return self._listed().any_of(scores, groups)
 
     def expected(self, scores, Y, metric):
+        """E[f(tp, fp, fn)] of one answer per row, (n_samples,)."""
         return self._listed().expected(scores, Y, metric)
 
     def best(self, scores, metric, limits):
-        """The sets of limits[0] to limits[1] labels with the highest expected metric f(tp, fp, fn)."""
+        """The sets (n_samples, n_labels) of limits[0] to limits[1] labels with the highest E[f(tp, fp, fn)]."""
         return self._listed().best(scores, metric, limits)
 
     def modes_within(self, scores, low, high):
@@ -310,6 +319,7 @@ class LabelSpace(ABC):
         return self.with_bias(self.bias / temperature)
 
     def _without_knowledge(self):
+        """The same space with nothing known, for questions that bring rows and knowledge of their own."""
         other = copy(self)
         other.known = None
         return other
@@ -328,6 +338,7 @@ class LabelSpace(ABC):
                 f"{type(self).__name__} answers this by listing its sets, for at most {MAX_ENUMERATED} labels; got "
                 f"{self.n_labels}. Give the space a method of its own for it."
             )
+        # The bits of 0, 1, 2, ... are all sets; by size, so that ties go to the smaller set.
         sets = (np.arange(2**self.n_labels)[:, None] >> np.arange(self.n_labels) & 1).astype(np.int8)
         sets = sets[np.argsort(sets.sum(axis=1), kind="stable")]
         # At scores of 0 the log-weight of a set is its bias, and -inf outside the space.

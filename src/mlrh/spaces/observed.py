@@ -50,6 +50,7 @@ class ObservedSpace(LabelSpace):
             )
         self.bias = self.set_bias
         self.n_labels = sets.shape[1]
+        # The bytes of a set are the key under which `_find` looks it up.
         self._index = {row.tobytes(): s for s, row in enumerate(self.sets)}
         if len(self._index) < len(sets):
             raise ValueError("sets must be distinct; got the same set twice. Use numpy.unique(sets, axis=0).")
@@ -109,6 +110,7 @@ class ObservedSpace(LabelSpace):
         Found among all pairs of up to 4,096 sets (64 MB of distances); beyond that bounded by the sizes of the two
         largest sets.
         """
+        # Two sets differ in at most the sum of their sizes, and in at most all labels.
         sizes = np.sort(self.sets.sum(axis=1, dtype=np.int64))
         distance = min(self.n_labels, sizes[-2:].sum()) if len(sizes) > 1 else 0
         if 1 < len(sizes) <= 4096:
@@ -182,6 +184,7 @@ class ObservedSpace(LabelSpace):
 
         def work(rows):
             relative = self._log_weights(scores, rows)[0]
+            # A stable sort: ties go to the set listed first, as in `mode`.
             best = np.argsort(-relative, axis=1, kind="stable")[:, :shown]
             is_possible = np.take_along_axis(relative, best, axis=1) > -np.inf
             sets[rows, :shown] = self.sets[best] * is_possible[:, :, None]
@@ -220,6 +223,7 @@ class ObservedSpace(LabelSpace):
 
     def any_of(self, scores, groups):
         def work(rows):
+            # Summed over the sets that meet the group: 1 - P(none) would lose a tiny probability.
             meets = groups[rows].astype(np.float64) @ self._products.T > 0
             return np.minimum((self._probabilities(scores, rows)[1] * meets).sum(axis=1), 1.0)
 
@@ -256,6 +260,7 @@ class ObservedSpace(LabelSpace):
         kept = (counts >= low) & (counts <= high)
         if not kept.any():
             return np.zeros(len(scores), bool), np.zeros(scores.shape, np.int8)
+        # The mode within the sizes is the mode of the space of those sets alone.
         space = ObservedSpace(self.sets[kept], self.set_bias[kept])
         if self.known is None:
             return np.ones(len(scores), bool), space.mode(scores)

@@ -60,6 +60,7 @@ def descend(columns, members, weights, coef, gradient, intercept, penalties, lim
             # Between full sweeps, coefficients at zero are passed over: most of them stay there.
             if not is_full and coef[j] == 0.0:
                 continue
+            # At least 1e-12 of the squares: a constant column leaves nothing but rounding errors.
             curvature = max(squares[m] - means[m] ** 2 * inverse, 1e-12 * squares[m]) + penalties[1]
             first, last = starts[j], starts[j + 1]
             slope = slopes[m] + _product(data, indices, first, last, residual) + means[m] * offset
@@ -83,6 +84,7 @@ def descend(columns, members, weights, coef, gradient, intercept, penalties, lim
 def _minimised(coef, slope, curvature, l1):
     """The minimum over one coordinate, and by how much the model falls there: soft thresholding."""
     if curvature == 0.0:
+        # A column of zeros: the model is linear, and a coefficient can only gain by going to 0.
         return (0.0, l1 * abs(coef)) if abs(slope) < l1 else (coef, 0.0)
     target = curvature * coef - slope
     moved = np.sign(target) * max(abs(target) - l1, 0.0) / curvature

@@ -193,6 +193,7 @@ def _fill_adjoints(nodes, mass, outside):
         _clear(nodes[i], outside)
     for node in nodes:
         if node[LEFT]:
+            # Outside the left child lie the labels outside the node and those of its sibling.
             left, right = nodes[node[LEFT]], nodes[node[RIGHT]]
             _add_adjoint(node, outside, right, mass, left, outside)
             _add_adjoint(node, outside, left, mass, right, outside)

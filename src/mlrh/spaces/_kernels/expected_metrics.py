@@ -56,6 +56,7 @@ def check_metric(metric, n_labels, sizes):
     for first, last in _chunks(0, n_labels, sizes[1]):
         table, possible = _table(metric, (first, last), n_labels, sizes)
         right, wrong = table[:, 1:, :-1], table[:, :-1, 1:]
+        # Two expressions of the same value may differ by rounding.
         tolerance = 1e-12 * np.abs(table).max(initial=0.0)
         falls = possible[:, 1:, :-1] & possible[:, :-1, 1:] & (right < wrong - tolerance)
         if falls.any():
@@ -320,6 +321,7 @@ def _add_values(on, off, suffix, weights, begin, end, first, table, values):
     n_labels, n_sizes = on.shape[0], weights.shape[0]
     prefix, by_size = np.zeros(n_sizes), np.empty(n_sizes)
     prefix[0] = 1.0
+    # The answer grows by one label at a time: prefix takes it in, and suffix[m] is what is left.
     for m in range(end + 1):
         if m > 0:
             for t in range(min(m, n_sizes - 1), 0, -1):

@@ -113,6 +113,7 @@ def buffers(n_labels, n_sizes):
 @kernel
 def begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales):
     """Fill group with the next rows (the last one repeated in idle lanes), then on, off, weights and scales."""
+    # Idle lanes of the last group repeat its last row: they compute the same result again, which does no harm.
     for v in range(LANES):
         group[v] = rows[min(first + v, len(rows) - 1)]
         scales[TILT, v] = tilts[group[v]]

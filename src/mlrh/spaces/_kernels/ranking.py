@@ -77,6 +77,7 @@ def _roots(descending, size_bias, members):
     for size in range(size_bias.shape[0]):
         if size_bias[size] == -np.inf:
             continue
+        # Only the scores between the two sizes differ: the best sets of two sizes are nested.
         cost = size_bias[best] - size_bias[size]
         for rank in range(size, best):
             cost += descending[rank]
@@ -107,6 +108,7 @@ def mode_size(descending_scores, size_bias):
     """
     best, gain = -1, 0.0
     for j in range(size_bias.shape[0]):
+        # gain: the scores added since the best size so far.
         if best >= 0:
             gain += descending_scores[j - 1]
         if size_bias[j] == -np.inf:

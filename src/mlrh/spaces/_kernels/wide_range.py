@@ -94,6 +94,7 @@ def joint_marginals(scores, size_bias, todo, joint):
             weight = _exp(scores[i, a])
             own = _overlap(mantissa[a], exponent[a], suffix_m[a + 1], suffix_e[a + 1])
             joint[i, a, a] = min(_ratio(_times(weight, own), total), 1.0)
+            # with_m, with_e: sums over the sets that hold label a among the labels before k.
             with_m, with_e = np.zeros(n_sizes), np.zeros(n_sizes, np.int64)
             _add_shifted(with_m, with_e, weight, mantissa[a], exponent[a])
             for k in range(a + 1, n_labels):
@@ -113,6 +114,7 @@ def any_of(scores, size_bias, groups, todo, probs):
         none_m[0], none_e[0] = ONE
         for k in range(n_labels):
             weight = _exp(scores[i, k])
+            # As in `plain.any_of`, but a label weighs exp(score) where it is in and 1 where it is out.
             _add_shifted(some_m, some_e, weight, some_m, some_e)
             if groups[i, k]:
                 _add_shifted(some_m, some_e, weight, none_m, none_e)
@@ -179,6 +181,7 @@ def _moments(scores, size_bias, direction, bias_direction, marginals, d_marginal
     total = _size_masses(mantissa, exponent, size_bias, pmf)
     suffix_m, suffix_e = np.zeros(n_sizes + 1), np.zeros(n_sizes + 1, np.int64)
     suffix_um, suffix_ue = np.zeros(n_sizes + 1), np.zeros(n_sizes + 1, np.int64)
+    # At the end of all labels the suffixes are the weights of the sizes, and their moments in u.
     mean = 0.0
     for j in range(n_sizes):
         weight = _exp(size_bias[j])
@@ -321,6 +324,7 @@ def _number(x):
 
 @kernel
 def _times(a, b):
+    # A product of mantissas lies in [0.25, 1); frexp brings it back to [0.5, 1).
     mantissa, shift = math.frexp(a[0] * b[0])
     return mantissa, a[1] + b[1] + shift
 
