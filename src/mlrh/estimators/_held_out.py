@@ -222,6 +222,7 @@ def _spread_labels(Y, n_folds):
 
 
 def _of_label(part, absent):
+    """The values (n_samples,) that one matrix of a list gives to its label."""
     part = np.asarray(part, np.float64)
     if part.ndim == 2 and part.shape[1] == 1:
         return 1.0 - part[:, 0] if absent else part[:, 0]
@@ -290,6 +291,7 @@ def _last_step(fitted, X):
 
 
 def _decision(classifier, form):
+    """The classifier's decision as a function of the distribution; None where a temperature doesn't change it."""
     decision = getattr(classifier, "decision", "exact_match")
     if form.is_one_class_per_row or decision == "exact_match":
         return None

@@ -208,6 +208,7 @@ class Objective:
 
     @cached_property
     def _independence(self):
+        """`LabelSpace.independence` at the starting intercepts: from 0 (coupled labels) to 1 (independent ones)."""
         return self.space.independence(self.split(self.start())[1])
 
     def majoriser(self, curvature):

@@ -190,7 +190,7 @@ class CardinalitySpace(LabelSpace):
         return dispatch.cardinality_pmf(scores, self._kernel_bias, n_jobs=self.n_jobs)
 
     def mode(self, scores):
-        """Ties: the lower label and the smaller set win."""
+        """The most probable set of each row; ties go to the lower label and the smaller set."""
         return dispatch.mode(scores, self._kernel_bias, n_jobs=self.n_jobs)
 
     def log_prob(self, scores, Y):
@@ -507,18 +507,22 @@ class ConditionedCardinality(LabelSpace):
         return ConditionedCardinality(self.space.temper(temperature), self.known)
 
     def _score_of_present(self, scores):
+        """Sum of the scores of the labels known to be present, (n_samples,), in float64."""
         return np.where(self._present, scores, 0.0).sum(axis=1, dtype=np.float64)
 
     def _per_row(self, dtype, answer):
+        """answer(part), one number per row, of all parts together: (n_samples,)."""
         result = np.empty(len(self.known), dtype)
         for part in self._parts:
             result[part.rows] = answer(part)
         return result
 
     def _repeat_present(self, n):
+        """Sets (n_samples, n, n_labels) of the labels known to be present, to be filled up with free ones."""
         return np.repeat(self._present[:, None, :].astype(np.int8), n, axis=1)
 
     def _joint_marginals_of(self, part, scores):
+        """Joint marginals (n_rows, n_labels, n_labels) of the rows of a part."""
         joint = np.zeros((len(part.rows), self.n_labels, self.n_labels), scores.dtype)
         each = np.arange(len(part.rows))[:, None, None]
         joint[each, part.free[:, :, None], part.free[:, None, :]] = part.space.joint_marginals(part.of_free(scores))

@@ -156,7 +156,7 @@ class ObservedSpace(LabelSpace):
         return self._rowwise(scores, lambda rows: self._probabilities(scores, rows)[1] @ by_size, self.n_labels + 1)
 
     def mode(self, scores):
-        """Ties: the set listed first wins."""
+        """The most probable set of each row; ties go to the set listed first."""
         best = np.empty(len(scores), np.int64)
 
         def work(rows):
@@ -241,7 +241,7 @@ class ObservedSpace(LabelSpace):
         return values
 
     def best(self, scores, metric, limits):
-        """Exact for F1; for other metrics the best of the listed sets and the sets of likeliest labels."""
+        """The best sets for a metric: exact for F1, else the best of the listed sets and the sets of likeliest labels."""
         decide = partial(expected_metrics.best_candidate_by_sets, metric=metric, limits=limits)
         if metric is expected_metrics.f1_of_counts:
             decide = partial(expected_metrics.best_f1_by_sets, limits=limits)
@@ -300,6 +300,7 @@ class ObservedSpace(LabelSpace):
         return map_blocks(work, n_rows, rows_per_block=max(1, 2**20 // self.n_biases), n_jobs=1)
 
     def _rowwise(self, scores, function, *shape):
+        """function(rows) of all blocks of rows, in one array (n_samples, *shape)."""
         result = np.empty((len(scores), *shape), scores.dtype)
 
         def work(rows):

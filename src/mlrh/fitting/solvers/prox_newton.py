@@ -51,6 +51,8 @@ def prox_newton(objective, start, *, tol, max_iter, n_jobs=None, report=None):
 
 @dataclass(frozen=True)
 class _State:
+    """Where the solver is; values include the L1 penalty, gradients and curvatures do not."""
+
     parameters: np.ndarray
     value: float
     smooth: float  # the value without the L1 penalty
@@ -67,6 +69,8 @@ class _State:
 
 @dataclass(frozen=True)
 class _FaceState:
+    """A state on a face, as conjugate gradients take it: the gradient is that of the penalised objective there."""
+
     parameters: np.ndarray
     gradient: np.ndarray
     solved: np.ndarray  # the gradient, solved with the metric
@@ -74,6 +78,8 @@ class _FaceState:
 
 @dataclass(frozen=True)
 class _Step:
+    """A proposed step, own or joint."""
+
     direction: np.ndarray
     decrease: float  # that its quadratic model predicts
     is_joint: bool
