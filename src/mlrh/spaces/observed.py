@@ -241,7 +241,7 @@ class ObservedSpace(LabelSpace):
         return values
 
     def best(self, scores, metric, limits):
-        """The best sets for a metric: exact for F1, else the best of the listed sets and the sets of likeliest labels."""
+        """The best sets for a metric; exact for F1, else the best of the listed sets and sets of likeliest labels."""
         decide = partial(expected_metrics.best_candidate_by_sets, metric=metric, limits=limits)
         if metric is expected_metrics.f1_of_counts:
             decide = partial(expected_metrics.best_f1_by_sets, limits=limits)
