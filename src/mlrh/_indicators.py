@@ -1,4 +1,4 @@
-"""Label sets as int8 matrices: 1 where a row has the label, 0 where it has not, UNKNOWN where nobody looked."""
+"""Label sets as int8 matrices: 1 where a row has the label, 0 where it has not, UNKNOWN where that is not known."""
 
 from numbers import Number, Real
 
@@ -7,7 +7,7 @@ from scipy import sparse
 
 
 def as_indicator(values, name):
-    """A new int8 array (n_samples, n_labels) of the values, which may be sparse or hold booleans; else one error."""
+    """A new int8 array (n_samples, n_labels) of 0 and 1 from values, sparse or boolean too; else a ValueError."""
     values = values.toarray() if sparse.issparse(values) else np.asarray(values)
     if values.ndim != 2:
         raise ValueError(f"{name} must be a matrix with a column per label; got shape {values.shape}.")
@@ -30,7 +30,7 @@ UNKNOWN = -1
 
 
 def as_known(values, shape):
-    """A new int8 array of that shape of 1, 0 and NaN (or masked entries), which become UNKNOWN; else one error."""
+    """A new int8 array of that shape from 1, 0 and NaN (or masked entries), which become UNKNOWN; else a ValueError."""
     try:
         numbers = np.ma.filled(np.ma.asarray(values, np.float64), np.nan)
     except (TypeError, ValueError):
@@ -50,7 +50,7 @@ def as_known(values, shape):
 def as_partly_known(values, name):
     """A new int8 matrix of 1, 0 and UNKNOWN from an indicator matrix that may hold NaN, None or masked entries.
 
-    Anything else is the error of `as_indicator`.
+    Anything else is a ValueError, as in `as_indicator`.
     """
     if sparse.issparse(values):
         is_complete = values.dtype.kind != "f" or not np.isnan(values.data).any()
@@ -66,17 +66,17 @@ def as_partly_known(values, name):
 
 
 def merged(known, more):
-    """Both together; where they contradict each other, `more` holds (see `contradict`)."""
+    """What is known by either, (n_rows, n_labels); `more` wins where they contradict each other (see `contradict`)."""
     return np.where(more == UNKNOWN, known, more)
 
 
 def contradict(known, more):
-    """Whether a label of the row is present by one and absent by the other, (n_rows,)."""
+    """Whether some label of a row is present by one and absent by the other, (n_rows,)."""
     return ((known != more) & (known != UNKNOWN) & (more != UNKNOWN)).any(axis=1)
 
 
 def _is_missing(values):
-    """Where an array has no value: NaN, and among objects also None and pandas.NA."""
+    """Mask of missing values: NaN, and among objects also None and pandas.NA."""
     if values.dtype.kind == "f":
         return np.isnan(values)
     if values.dtype != object:

@@ -1,4 +1,4 @@
-"""Work spread over threads: blocks of rows, the threads of BLAS, and how kernels are compiled."""
+"""Threads over blocks of rows, the threads of BLAS, and how kernels are compiled."""
 
 import os
 from collections import deque
@@ -17,10 +17,10 @@ from threadpoolctl import ThreadpoolController
 def map_blocks(work, n_rows, *, rows_per_block, n_jobs=None):
     """Results of work(slice) over consecutive blocks of rows, in order.
 
-    The blocks depend on rows_per_block alone, so whatever is summed over the results doesn't depend on n_jobs.
+    The blocks depend only on rows_per_block, so a sum over the results doesn't depend on n_jobs.
     """
     blocks = [slice(start, min(start + rows_per_block, n_rows)) for start in range(0, n_rows, rows_per_block)]
-    # With a single block nobody asks for the number of cores, which takes longer than a few rows do.
+    # With a single block the number of cores is not asked for: that takes longer than the work on a few rows.
     threads = min(effective_threads(n_jobs if len(blocks) > 1 or n_jobs == 0 else 1), len(blocks))
     if threads <= 1:
         return [work(rows) for rows in blocks]
@@ -31,10 +31,10 @@ def map_blocks(work, n_rows, *, rows_per_block, n_jobs=None):
             for i in left:
                 results[i] = work(blocks[i])
         finally:
-            deque(left, maxlen=0)  # after an error or Ctrl-C nobody finds anything left to do
+            deque(left, maxlen=0)  # empties the iterator: after an error or Ctrl-C no thread takes another block
 
-    # Whoever is free takes the next block, the calling thread too: a task per block would cost more than small ones do.
-    # In copies of the context, so that numpy.errstate holds in all threads alike.
+    # Every thread, the calling one too, takes the next block when it is free: one task per block would cost more than
+    # small blocks do. Tasks run in copies of the context, so that numpy.errstate holds in all threads.
     pool, others = _pool(max(threads, _n_cores()) - 1), []
     try:
         for _ in range(threads - 1):
@@ -42,7 +42,8 @@ def map_blocks(work, n_rows, *, rows_per_block, n_jobs=None):
         take_blocks()
     finally:
         deque(left, maxlen=0)
-        # Nobody waits for a task that has not begun: it might be behind one that waits for this call.
+        # Tasks that have not begun are cancelled, not waited for: they may be queued behind one that waits for this
+        # call, which would be a deadlock.
         begun = [other for other in others if not other.cancel()]
         wait(begun)
     for other in begun:
@@ -50,12 +51,12 @@ def map_blocks(work, n_rows, *, rows_per_block, n_jobs=None):
     return results
 
 
-_n_cores = cache(cpu_count)  # files are read to tell
+_n_cores = cache(cpu_count)  # joblib reads files to find out
 
 
 @cache
 def _pool(n_threads):
-    """Threads of this process, kept from call to call: to start them takes longer than many a call."""
+    """Threads of this process, kept from call to call: starting them takes longer than many calls do."""
     return ThreadPoolExecutor(n_threads, thread_name_prefix="mlrh")
 
 
@@ -83,15 +84,15 @@ def effective_threads(n_jobs=None):
     return n_jobs if n_jobs > 0 else max(1, _n_cores() + 1 + n_jobs)
 
 
-MIN_OPERATIONS = 200_000_000  # in one product, below which a second thread has no time to help
+MIN_OPERATIONS = 200_000_000  # of one product; below, it is over before a second thread could help
 
 
 @contextmanager
 def blas_suited_to(operations):
-    """BLAS with one thread where a product has so few operations, and as it was again behind the block.
+    """A block in which BLAS has one thread if a product has fewer than MIN_OPERATIONS; afterwards as before.
 
-    The number of threads belongs to the process: of blocks in several threads at a time, the first one sets it and
-    restores it, and the others take what they find.
+    The number of threads belongs to the process. If several threads are in such blocks at a time, the first one sets
+    and restores it, and the others leave it as it is.
     """
     if operations >= MIN_OPERATIONS or not _blas.taken.acquire(blocking=False):
         yield
@@ -106,12 +107,12 @@ def blas_suited_to(operations):
 
 @cache
 def _controller():
-    """Finding the libraries takes milliseconds, so it is done once; numpy's and scipy's are loaded by then."""
+    """The controller of the BLAS libraries. Finding them takes milliseconds, so it is done once."""
     return ThreadpoolController()
 
 
 class _Blas:
-    """Whether somebody has set the number of threads; a forked child has nobody who would give it back."""
+    """The lock of the number of BLAS threads; a forked child starts with a new one, as no thread would release it."""
 
     def __init__(self):
         self.begin()
@@ -126,10 +127,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def kernel(function):
-    """The function compiled at its first call.
+    """The function, compiled at its first call, and cached on disk if possible.
 
-    numba refuses to cache where neither the package's folder nor the user's cache can be written; such a process
-    compiles anew, unless NUMBA_CACHE_DIR names a folder that can.
+    numba refuses to cache where neither the package's folder nor the user's cache can be written. Every process then
+    compiles anew, unless NUMBA_CACHE_DIR names a folder that can be written.
     """
     try:
         return njit(function, nogil=True, cache=True)

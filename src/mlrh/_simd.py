@@ -1,7 +1,7 @@
-"""Eight doubles at a time inside compiled kernels: a value type, its arithmetic, and an exponential.
+"""Vectors of eight doubles inside compiled kernels: a value type, its arithmetic, and an exponential.
 
-Compilers don't find these vectors by themselves in the recurrences, whose arrays might overlap. An array of lanes has
-shape (n, LANES), C-contiguous, float64. LLVM maps the eight lanes to what the machine has. Knows nothing of labels.
+A compiler can't vectorise the recurrences by itself, since for all it knows their arrays overlap. An array of lanes has
+shape (n, LANES), C-contiguous, float64. LLVM maps the eight lanes to the vector registers that the machine has.
 """
 
 import operator
@@ -10,12 +10,13 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, overload, register_model
 
-LANES = 8
+LANES = 8  # doubles of the widest vector register (AVX-512); narrower machines use several registers
 _DOUBLES = ir.VectorType(ir.DoubleType(), LANES)
 _INTEGERS = ir.VectorType(ir.IntType(64), LANES)
 _ROUNDING = 6755399441055744.0  # 1.5 * 2**52: added to a number, it leaves the nearest integer in the lowest bits
+# log 2 in two parts; the first has 32 bits, so that its product with n is exact and the rest r keeps its digits.
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-_LOWEST = -750.0  # exp is 0 there
+_LOWEST = -750.0  # exp is 0 there, and the exponent of 2**n still within reach of two factors
 _TAYLOR = tuple(  # 1/13!, ..., 1/2!: on |r| <= log(2)/2 the next term is below 5e-18
     1.0 / factorial for factorial in (6227020800, 479001600, 39916800, 3628800, 362880, 40320, 5040, 720, 120, 24, 6, 2)
 )
@@ -103,7 +104,8 @@ def where_positive(typing_context, condition, a, b):
 def exp_minus_abs(typing_context, x):
     """exp(-|x|), within one unit in the last place; underflow is gradual, as in math.exp.
 
-    x = n log 2 + r with |r| <= log(2)/2 and exp(r) by its series; 2**n is made in two factors from its exponent bits.
+    x = n log 2 + r with |r| <= log(2)/2, and exp(r) by its Taylor series. 2**n is made from exponent bits, in two
+    factors: a single one could not be a denormal number.
     """
 
     def generate(context, builder, signature, arguments):
@@ -114,11 +116,12 @@ def exp_minus_abs(typing_context, x):
 
 def _minus_abs(builder, x):
     x = builder.select(builder.fcmp_ordered(">", x, _all(0.0)), builder.fsub(_all(-0.0), x), x)
-    # So compared, what is not a number stays it.
+    # NaN compares false both times, and so stays NaN.
     return builder.select(builder.fcmp_ordered("<", x, _all(_LOWEST)), _all(_LOWEST), x)
 
 
 def _exponential(builder, x):
+    # n = x / log 2, rounded by adding and subtracting _ROUNDING; its integer is in the lowest bits of the sum.
     rounded = builder.fadd(builder.fmul(x, _all(1.4426950408889634)), _all(_ROUNDING))
     n = builder.fsub(rounded, _all(_ROUNDING))
     rest = _multiply_add(builder, n, _all(-_LN2_LOW), _multiply_add(builder, n, _all(-_LN2_HIGH), x))
@@ -134,6 +137,7 @@ def _exponential(builder, x):
 
 
 def _power_of_two(builder, exponent):
+    """2**exponent: the biased exponent (1023 stands for 0) shifted behind the 52 bits of the mantissa."""
     biased = builder.add(exponent, ir.Constant(_INTEGERS, [1023] * LANES))
     return builder.bitcast(builder.shl(biased, ir.Constant(_INTEGERS, [52] * LANES)), _DOUBLES)
 
@@ -153,7 +157,7 @@ def _address(context, builder, array_type, arguments):
 
 
 def _define(operation, instruction):
-    """Make a Python operator work on two values of lanes; a product that is added to something may be fused."""
+    """Make a Python operator work on two values of lanes; "contract" allows fused multiply-adds."""
 
     @intrinsic
     def apply(typing_context, a, b):

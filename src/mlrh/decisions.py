@@ -1,9 +1,9 @@
-"""From a distribution to label sets: the best prediction for a metric. Knows nothing of fitting.
+"""From a distribution to label sets: the best answer for a metric.
 
-Every decision takes `min_labels` and `max_labels`, limits on the size of the answer, within which it is the best.
-Without them only `exact_match` keeps to the sizes of the label space: all others may answer with an empty set (`top`
-with k=0 only) or with more labels than the label space allows. Answers are int8 (n_samples, n_labels); of equally good
-ones the smaller set and the lower label win, values that differ by 1e-13 of their magnitude being equal.
+Every decision takes `min_labels` and `max_labels`, limits on the size of the answer, and finds the best within them.
+Without limits only `exact_match` keeps to the sizes of the label space. All others may answer with an empty set (`top`
+only with k=0), or with more labels than the label space allows. Answers are int8 (n_samples, n_labels). Ties go to the
+smaller set and the lower label; values that differ by less than 1e-13 of their magnitude count as equal.
 """
 
 from functools import partial
@@ -17,12 +17,13 @@ from mlrh.spaces._kernels import expected_metrics
 def exact_match(distribution, *, min_labels=None, max_labels=None):
     """The sets most likely to be right as a whole (winner-take-all), always sets of the label space.
 
-    Where the limits leave no set of the label space, no answer can be right: the likeliest labels are given, as many
-    as in the most probable set or the nearest number within the limits.
+    Where no set of the label space is within the limits, no answer can be right. Then it is the likeliest labels, as
+    many as in the most probable set, or the nearest number within the limits.
     """
     low, high = _limits(distribution, min_labels, max_labels)
     modes = distribution.mode()
     counts = np.count_nonzero(modes, axis=1)
+    # Only rows whose mode breaks the limits need another answer: first the fallback, then the best possible set.
     outside = np.flatnonzero((counts < low) | (counts > high))
     if len(outside):
         modes[outside] = distribution.likeliest(np.clip(counts, low, high))[outside]
@@ -33,12 +34,13 @@ def exact_match(distribution, *, min_labels=None, max_labels=None):
 
 
 def hamming(distribution, *, min_labels=None, max_labels=None):
-    """The sets with the fewest wrong labels to be expected: every label with a marginal above 1/2.
+    """The sets with the fewest expected wrong labels: every label with a marginal above 1/2.
 
-    Such a set may lie outside the label space and may be empty. Limits add the likeliest of the other labels, or leave
-    out the least likely.
+    Such a set may lie outside the label space, and may be empty. To meet the limits, the likeliest of the other labels
+    are added, or the least likely left out.
     """
     low, high = _limits(distribution, min_labels, max_labels)
+    # A label adds 1 - p wrong entries in expectation if it is taken and p if not, whatever the others are.
     sets = (distribution.marginals() > 0.5).astype(np.int8)
     counts = np.count_nonzero(sets, axis=1)
     outside = np.flatnonzero((counts < low) | (counts > high))
@@ -50,7 +52,7 @@ def hamming(distribution, *, min_labels=None, max_labels=None):
 def f1(distribution, *, min_labels=None, max_labels=None):
     """The sets with the highest expected F1, 2 tp / (2 tp + fp + fn), 1 for an empty answer to an empty truth.
 
-    Exact in every label space. The answer is empty only where the truth is likely to be.
+    Exact in every label space. The answer is empty only where an empty truth is likely.
     """
     return distribution.best("f1", _limits(distribution, min_labels, max_labels))
 
@@ -64,7 +66,7 @@ def jaccard(distribution, *, min_labels=None, max_labels=None):
 
 
 def top(distribution, k, *, min_labels=None, max_labels=None):
-    """The k likeliest labels of each row, which contain the most right labels that k can; limits change k."""
+    """The k likeliest labels of each row: the most right ones that k labels can have in expectation."""
     low, high = _limits(distribution, min_labels, max_labels)
     n_rows, n_labels = distribution.shape
     if not _is_count(k) or k > n_labels:
@@ -75,13 +77,13 @@ def top(distribution, k, *, min_labels=None, max_labels=None):
 def best(distribution, metric, *, min_labels=None, max_labels=None):
     """The sets with the highest expected metric, a function f(tp, fp, fn) or a name of `BY_NAME`.
 
-    The function gets integer arrays of one shape, the numbers of labels rightly in the answer, wrongly in it and
-    wrongly left out, and returns numbers, more for better. It must never fall when a wrong label of the answer is
-    swapped for a right one, f(tp + 1, fp, fn) >= f(tp, fp + 1, fn + 1), which is checked.
+    The function gets integer arrays of one shape: numbers of labels rightly in the answer, wrongly in it, and wrongly
+    left out. It returns numbers, larger for better. It must never fall when a wrong label of the answer is swapped for
+    a right one, f(tp + 1, fp, fn) >= f(tp, fp + 1, fn + 1); this is checked.
 
-    In a cardinality space the answer is exact, in O(n_labels * max_labels^2) per row. In an observed space a function
-    gets the best among the observed sets and the sets of the m likeliest labels, m = 0, ..., n_labels: another set may
-    be better. (Exact match, Hamming and F1 are exact by their names.)
+    In a cardinality space the answer is exact, in O(n_labels * max_labels^2) per row. In an observed space it is the
+    best among the observed sets and the sets of the m likeliest labels, m = 0, ..., n_labels; another set may be
+    better. (Exact match, Hamming and F1, asked for by name, are exact there too.)
 
     Examples
     --------
@@ -103,8 +105,8 @@ def expected(distribution, metric, Y):
     """E[metric] (n_samples,) of the predictions Y (n_samples, n_labels) if the truth has the distribution; exact.
 
     The metric is any function f(tp, fp, fn) of arrays of counts, or "exact_match", "hamming" (the share of right
-    labels), "f1" or "jaccard". Costs O(n_labels * max_labels) per row beside the table of the metric, in an observed
-    space O(n_labels * n_sets).
+    labels), "f1" or "jaccard". Costs O(n_labels * max_labels) per row after a table of the metric, in an observed space
+    O(n_labels * n_sets).
 
     Examples
     --------
@@ -121,9 +123,9 @@ BY_NAME = {"exact_match": exact_match, "hamming": hamming, "f1": f1, "jaccard": 
 
 
 def resolve(decision, answer_sizes=None):
-    """The function from a distribution to label sets that the parameters `decision` and `answer_sizes` stand for.
+    """The function from a distribution to label sets for the parameters `decision` and `answer_sizes`.
 
-    A decision is a name of `BY_NAME`, ("top", k) or a function f(tp, fp, fn); answer_sizes is None or a pair of limits,
+    A decision is a name of `BY_NAME`, ("top", k) or a function f(tp, fp, fn). answer_sizes is None or a pair of limits,
     each a number or None.
     """
     limits = dict(zip(("min_labels", "max_labels"), _pair(answer_sizes), strict=True))
@@ -138,12 +140,12 @@ def resolve(decision, answer_sizes=None):
 
 
 def check(decision, answer_sizes, space):
-    """Raise what `resolve(decision, answer_sizes)` would raise on any distribution of the space, by deciding no row."""
+    """Raise the ValueError that `resolve(decision, answer_sizes)` would raise later: decides on no rows to find out."""
     resolve(decision, answer_sizes)(space.distribution(np.empty((0, space.n_labels))))
 
 
 def _limits(distribution, min_labels, max_labels):
-    """Smallest and largest size of the answer as integers, checked."""
+    """Smallest and largest size of the answer, as two integers, checked."""
     n_labels = distribution.shape[1]
     low, high = 0 if min_labels is None else min_labels, n_labels if max_labels is None else max_labels
     if not _is_count(low) or not _is_count(high) or low > min(high, n_labels):

@@ -1,4 +1,4 @@
-"""How good predicted label sets and their probabilities are. Knows nothing of models: arrays in, numbers out."""
+"""Measures of predicted label sets and of their probabilities: arrays in, numbers out."""
 
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -8,8 +8,8 @@ import numpy as np
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, hamming_loss, jaccard_score
 
-FLOOR = 1e-6  # what a probability counts as at least in a log-loss
-NAMES = {  # of what `evaluate` measures, for tables
+FLOOR = 1e-6  # smallest probability in a log-loss: one impossible set costs 13.8, not infinity
+NAMES = {  # titles of the measures of `evaluate`, for tables
     "exact_match": "exact match",
     "hamming_loss": "Hamming loss",
     "f1_example": "F1 by row",
@@ -25,10 +25,10 @@ NAMES = {  # of what `evaluate` measures, for tables
 def evaluate(Y, predicted, log_prob=None) -> dict[str, float]:
     """Measures of predicted label sets against the true ones, by name.
 
-    Where a measure is 0/0: the example-averaged F1 and Jaccard index are 1 for a row whose true and predicted sets are
-    both empty. A label that no row has and no prediction holds counts as F1 = 0 in f1_macro, so it lowers the average
-    of every method alike, whether or not a method predicts it; f1_micro is 0 where there is no label at all. These two
-    are scikit-learn's defaults, without its warning.
+    Where a measure is 0/0: F1 and Jaccard index of a row are 1 if its true and predicted sets are both empty. A label
+    that no row has counts as F1 = 0 in f1_macro, whether or not it is predicted, so it lowers the average of every
+    method alike. f1_micro is 0 where there is no label at all. These two are scikit-learn's defaults, without its
+    warning.
 
     Parameters
     ----------
@@ -65,8 +65,7 @@ def evaluate(Y, predicted, log_prob=None) -> dict[str, float]:
 def set_log_loss(log_prob, floor=FLOOR) -> float:
     """Mean of -log max(P, floor) over the probabilities P of the true sets, from their logarithms (n_samples,).
 
-    The floor keeps one impossible set from making the mean infinite: it costs -log(floor), 13.8 by default. With
-    floor=0 it does make it infinite.
+    Because of the floor, an impossible set costs -log(floor), 13.8 by default. With floor=0 the mean is then infinite.
 
     Examples
     --------
@@ -121,7 +120,7 @@ def size_counts(Y, n_labels) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Bins of rows by confidence, lowest first: mean confidence, share of correct rows, number of rows (or weight)."""
+    """Bins of rows by confidence, lowest first: mean confidence, share of correct rows, number (or weight) of rows."""
 
     confidence: np.ndarray
     share_correct: np.ndarray
@@ -131,8 +130,8 @@ class Reliability:
 def reliability(confidence, correct, n_bins=15, *, sample_weight=None) -> Reliability:
     """Mean confidence, share of correct rows and number of rows in bins of nearly equal numbers of rows.
 
-    Rows of equal confidence share a bin, the one that holds the middle of their ranks, so the order of rows plays no
-    part. Bins left without rows, because of such ties or because rows are fewer than n_bins, are left out.
+    Rows of equal confidence share a bin, the one that holds the middle of their ranks, so the order of rows does not
+    matter. Bins without rows, because of such ties or because there are fewer rows than n_bins, are left out.
 
     Parameters
     ----------
@@ -154,7 +153,7 @@ def reliability(confidence, correct, n_bins=15, *, sample_weight=None) -> Reliab
     """
     values, ties, hits = _tied(*present_rows(confidence, correct, sample_weight))
     _check_positive_integer(n_bins, "n_bins")
-    # The middle rank of ties, as a fraction of n_samples, times n_bins, rounded down; exact for whole weights.
+    # Bin = floor(n_bins * middle rank / total weight), with both doubled to stay exact for whole weights.
     middle = 2 * np.cumsum(ties) - ties
     _, bins = np.unique(middle * int(n_bins) // (2 * ties.sum()), return_inverse=True)
     count = np.bincount(bins, weights=ties)
@@ -166,7 +165,7 @@ def reliability(confidence, correct, n_bins=15, *, sample_weight=None) -> Reliab
 
 
 def expected_calibration_error(confidence, correct, n_bins=15, *, sample_weight=None) -> float:
-    """Mean distance of confidence from the share of correct rows over the bins of `reliability`, by their rows.
+    """Mean over the bins of `reliability` of |confidence - share of correct rows|, weighted by their rows.
 
     Chance alone makes it positive: with few rows per bin, even perfect probabilities don't reach 0.
 
@@ -181,7 +180,7 @@ def expected_calibration_error(confidence, correct, n_bins=15, *, sample_weight=
 
 
 class CoveragePoint(NamedTuple):
-    """What answering from a confidence on gives: share of rows answered, share of these that are wrong."""
+    """Share of rows answered, and share of these that are wrong, if rows of at least the threshold are answered."""
 
     coverage: float
     risk: float
@@ -190,7 +189,7 @@ class CoveragePoint(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RiskCoverage:
-    """Share of rows answered and share of these that are wrong, if rows of at least a confidence are answered.
+    """Share of rows answered (coverage) and share of these that are wrong (risk), for every threshold of confidence.
 
     One entry for each distinct confidence, the highest first: rows of equal confidence are answered together.
     """
@@ -201,16 +200,17 @@ class RiskCoverage:
 
     @property
     def area(self) -> float:
-        """Integral of the risk over coverages from 0 to 1, lower for a better order of rows; a share of wrong rows.
+        """Integral of the risk over coverages from 0 to 1; lower is better.
 
-        Between two entries, where rows of equal confidence would be answered in part, wrong ones are spread evenly
-        among these, so that the order of rows plays no part and n copies of every row change nothing.
+        Between two entries, part of the rows of one confidence are answered. The wrong ones count as spread evenly
+        among them, so that the order of rows does not matter, and n copies of every row change nothing.
         """
         step = np.diff(self.coverage, prepend=0.0) > 0  # not where rows weigh too little to change the coverage
         coverage, wrong = self.coverage[step], (self.coverage * self.risk)[step]
         before = np.append(0.0, coverage[:-1])
         slope = np.diff(wrong, prepend=0.0) / (coverage - before)
-        # risk(c) = constant / c + slope from one entry to the next; the constant is 0 for the first.
+        # Between entries the number of wrong rows is linear in the coverage c, so risk(c) = constant / c + slope, whose
+        # integral is constant * log(c) + slope * c. The constant is 0 before the first entry.
         constant = np.append(0.0, wrong[:-1] - slope[1:] * before[1:])
         logs = np.append(0.0, np.log(coverage[1:] / coverage[:-1]))
         return float(np.sum(constant * logs + slope * (coverage - before)))
@@ -228,7 +228,7 @@ class RiskCoverage:
 
 
 def risk_coverage(confidence, correct, *, sample_weight=None) -> RiskCoverage:
-    """The risk-coverage curve: how many rows are wrong among those of at least a confidence, for every confidence.
+    """The risk-coverage curve: the share of wrong rows among those of at least a confidence, for every confidence.
 
     Parameters
     ----------
@@ -255,15 +255,15 @@ def risk_coverage(confidence, correct, *, sample_weight=None) -> RiskCoverage:
 
 
 def assured_threshold(confidence, correct, *, risk, assurance, n_looks=20) -> float:
-    """The lowest confidence from which on at most a share `risk` of answers is wrong, with some assurance; or inf.
+    """The lowest confidence at or above which at most a share `risk` of answers is wrong, with some assurance; or inf.
 
-    The thresholds that answer 1/n_looks, 2/n_looks, ... of the rows (5 %, 10 %, ...) are looked at. Each gets the exact
-    upper bound of Clopper and Pearson on its risk, at the level 1 - (1 - assurance) / n_looks, so that with probability
-    `assurance` no bound fails, whichever threshold is then taken (Bonferroni). The lowest threshold whose bound is at
-    most `risk` is returned, infinity where none is: with few rows no small risk can be assured.
+    The thresholds that answer 1/n_looks, 2/n_looks, ... of the rows (5 %, 10 %, ...) are tried. Each has the exact
+    upper bound of Clopper and Pearson on its risk, at the level 1 - (1 - assurance) / n_looks. So all bounds hold
+    together with probability `assurance`, whichever threshold is then taken (Bonferroni). The lowest threshold whose
+    bound is at most `risk` is returned; infinity where there is none, since few rows can't assure a small risk.
 
-    This holds for new rows drawn like these, answered by the model that answered these. The rows must be independent,
-    and neither the model nor its confidence may have been fitted to them.
+    This holds for new rows drawn like these and answered by the same model. The rows must be independent, and neither
+    the model nor its confidence may have been fitted to them.
 
     Examples
     --------
@@ -295,7 +295,7 @@ def present_rows(confidence, correct, sample_weight=None):
 
 
 def _measures_of_sets(Y, predicted):
-    # scikit-learn takes a single column for one class per row; a label that no row has makes it a matrix of labels.
+    # scikit-learn takes a single column for one class per row; a second label, which no row has, prevents that.
     truth, answer = (np.pad(sets, ((0, 0), (0, 1))) if sets.shape[1] == 1 else sets for sets in (Y, predicted))
     labels = np.arange(Y.shape[1])
     return {
@@ -328,7 +328,7 @@ def _log_probabilities(log_prob):
     log_prob = np.asarray(log_prob, np.float64)
     if log_prob.ndim != 1 or len(log_prob) == 0:
         raise ValueError(f"log_prob must hold one value per row, at least one; got shape {log_prob.shape}.")
-    bad = ~(log_prob <= 1e-6)  # room for rounding errors of a sum of logarithms; NaN is bad, too
+    bad = ~(log_prob <= 1e-6)  # allows for rounding errors of a sum of logarithms; also true for NaN
     if bad.any():
         row = int(np.argmax(bad))
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What the comparison methods share: forms of y, checks, weights and probabilities passed on."""
+"""What the comparison methods share: forms of y, checks, and weights passed on to the inner estimator."""
 
 from abc import abstractmethod
 from typing import Any
@@ -30,16 +30,16 @@ class _SetClassifier(ClassifierMixin, BaseEstimator):
 
     @available_if(lambda self: hasattr(self, "predict_proba"))
     def decision_function(self, X) -> np.ndarray:
-        """predict_proba less 1/2, above 0 where more likely than not; for two classes as y, of the second (n_samples,).
+        """predict_proba - 1/2, above 0 where a label is more likely than not; for two classes as y (n_samples,).
 
-        Finite where log-odds are not, so that rankings such as roc_auc_score can use it.
+        Unlike log-odds it is always finite, so that rankings such as roc_auc_score can use it.
         """
         scores = self.predict_proba(X) - 0.5
         return scores[:, 1] if self._targets.is_one_class_per_row and len(self.classes_) == 2 else scores
 
     def score(self, X, y, sample_weight=None) -> float:
         """Share of rows whose predicted set is exactly right."""
-        predicted = self._predict_sets(X)  # first, so that what isn't fitted says so
+        predicted = self._predict_sets(X)  # before y is looked at: raises NotFittedError first
         return self._targets.share_right(predicted, y, sample_weight)
 
     def __sklearn_tags__(self):
@@ -52,7 +52,7 @@ class _SetClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _for_estimator(meta, X):
-    """X as it is, for the estimator validates it; only names and number of features are held to those of training."""
+    """X unchanged, as the estimator validates it; only names and number of features are compared with training."""
     check_is_fitted(meta)
     shape = getattr(X, "shape", ())
     if len(shape) == 1 and hasattr(meta, "n_features_in_"):
@@ -61,7 +61,7 @@ def _for_estimator(meta, X):
 
 
 def _weights_to_pass_on(estimator, sample_weight, X):
-    """Weights of the rows, and the argument that hands them to the estimator's fit where there are any."""
+    """Weights of the rows (n_samples,), and the keyword arguments that pass them to the estimator's fit, if given."""
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     if sample_weight is None:
         return weights, {}
@@ -77,7 +77,7 @@ def _has_proba(meta, estimator):
 
 
 def _log_proba(estimator, X):
-    """Logarithms of the estimator's probabilities; its own where it has them, as they are more exact."""
+    """Logarithms of the estimator's probabilities; by its predict_log_proba if it has one, which is more exact."""
     with np.errstate(divide="ignore"):
         if hasattr(estimator, "predict_log_proba"):
             return estimator.predict_log_proba(X)

@@ -21,8 +21,8 @@ from mlrh.spaces.observed import distinct_sets
 class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
     """Label powerset: each distinct label set of training is one class of a multiclass classifier.
 
-    It answers only with sets seen in training. With one class per row as y it is the classifier itself. Where training
-    shows one set only, that is the answer, and nothing is fitted.
+    It answers only with sets seen in training. With one class per row as y it is the classifier itself. If training
+    shows one set only, that set is always the answer, and nothing is fitted.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
         support = np.flatnonzero(weights > 0)
         form, shown = form.seen_in(Y[support]) if len(support) < len(Y) else (form, Y)
         sets, codes_of_support = distinct_sets(shown)
-        # A row of weight 0 has no influence whatever its class, but a class of its own would still become an answer.
+        # Rows of weight 0 get the class 0: a class of their own would become a possible answer.
         codes = np.zeros(len(Y), np.int64)
         codes[support] = codes_of_support
         self.estimator_ = clone(self._chosen()).fit(X, codes, **options) if len(sets) > 1 else None

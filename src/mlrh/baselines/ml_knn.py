@@ -19,15 +19,15 @@ from mlrh.estimators import _targets
 class MLkNN(_SetClassifier):
     """ML-kNN: for each label, Bayes' rule on how many of the nearest training rows have it.
 
-    For each label, P(y = 1 | c) is proportional to P(y = 1) P(c | y = 1), where c counts the neighbours with the label;
-    both factors are smoothed frequencies in training, with each training row left out of its own neighbours. With one
-    class per row as y, the probabilities of the classes are these, scaled to sum to one. Where distances tie, the order
-    of the training rows can decide who is a neighbour.
+    For each label, P(y = 1 | c) is proportional to P(y = 1) P(c | y = 1), where c is the number of neighbours with the
+    label. Both factors are smoothed frequencies in training; no training row is its own neighbour. With one class per
+    row as y, the probabilities of the classes are these, scaled to sum to one. Where distances tie, the order of the
+    training rows can decide which of them are neighbours.
 
     Parameters
     ----------
     n_neighbors : int, default=10
-        Where training has no more rows than that, all the other rows are neighbours.
+        If training has no more rows than that, all the other rows are neighbours.
     smoothing : float, default=1.0
         Number of imagined rows added to each count (1 is Laplace's rule).
     metric : str or callable, default="euclidean"
@@ -106,7 +106,7 @@ class MLkNN(_SetClassifier):
         return tags
 
     def _predict_sets(self, X):
-        """Labels more likely than not; of three or more classes the most likely one."""
+        """Sets of the labels more likely than not; of three or more classes the most likely one."""
         marginals = self._marginals(X)
         if self._targets.is_one_class_per_row and len(self.classes_) > 2:
             return (marginals.argmax(axis=1)[:, None] == np.arange(len(self.classes_))).astype(np.int8)
@@ -121,7 +121,7 @@ class MLkNN(_SetClassifier):
         return present / (present + absent)
 
     def _counts(self, X):
-        """How many neighbours of each row have each label; None: of the training rows, each among the others."""
+        """Number of neighbours with each label, (n_samples, n_labels); X=None: of each training row."""
         graph = self.neighbors_.kneighbors_graph(X, mode="connectivity")
         return (graph.astype(np.int32) @ self._Y.astype(np.int32)).astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""OrConstant: a classifier that also takes a label which all rows have, or none."""
+"""OrConstant: a wrapper that lets a classifier be fitted to a label that all rows have, or none."""
 
 from typing import Any, Self
 
@@ -21,9 +21,9 @@ class OrConstant(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """The estimator, or the only class where training shows just one.
 
     ClassifierChain and MultiOutputClassifier fit one estimator per label. Many estimators refuse a label that all rows
-    or none have, as rare labels do in small training sets; wrapped in OrConstant they answer with what all rows have.
-    One case is left, which scikit-learn refuses: a constant label in a ClassifierChain with cv and with predict_proba
-    as its chain_method.
+    have, or none, which happens with rare labels in small training sets. Wrapped in OrConstant they answer with the
+    only class. scikit-learn still refuses one case: a constant label in a ClassifierChain with cv and with
+    predict_proba as its chain_method.
 
     Parameters
     ----------

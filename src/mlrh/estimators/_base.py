@@ -1,6 +1,6 @@
 """What the linear and the kernel classifier share: validation of y, the label space, the solver, predictions.
 
-A subclass says how X becomes features for the design, and how their coefficients are stored and give scores.
+A subclass defines how X becomes features of a design, how coefficients are stored, and how they give scores.
 """
 
 from abc import abstractmethod
@@ -28,14 +28,14 @@ from mlrh.spaces.independent import IndependentLabels
 NOTED_OF_X = ("n_features_in_", "feature_names_in_")
 OF_PARTS = ("_kept", "n_samples_seen_", "n_samples_kept_")
 ONE_CLASS = {False: (1, 1), True: (0, 1)}  # sizes for one class per row; True where two classes share one label
-MAX_SHARE = 8.0  # of one fit in where a path points to; evenly spaced values of C have 3 at most
-TOL_OF_STARTS = 1e-5  # of the separate fits that a fit with unknown labels starts from: it moves on anyway
-MAX_ITER_OF_STARTS = 200
+MAX_SHARE = 8.0  # largest factor of an earlier fit in an extrapolated start; for evenly spaced log C it is 3
+TOL_OF_STARTS = 1e-5  # of the fit that gives the start where labels are unknown: the main fit moves on from there
+MAX_ITER_OF_STARTS = 200  # for the same reason it need not converge
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """Training rows of positive weight, what y looked like, and the label space; the rest is C and the solver."""
+    """What of a fit does not depend on C and the solver: rows of positive weight, form of y, label space."""
 
     X: Any
     Y: np.ndarray
@@ -53,7 +53,7 @@ class _Problem:
 
 
 class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
-    """Everything of the classifiers that does not depend on how scores come from X."""
+    """The classifiers without the part that turns X into scores."""
 
     intercept_: np.ndarray
     label_space_: Any
@@ -85,7 +85,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         ----------
         X : array-like, DataFrame or sparse matrix of shape (n_samples, n_features)
         y : indicator matrix, list of label sets, or classes of shape (n_samples,)
-            An indicator matrix may hold NaN (or be masked) where nobody looked; see the class.
+            An indicator matrix may hold NaN (or be masked) where a label is unknown; see the class.
         sample_weight : array of shape (n_samples,), optional
             A row of weight 2 counts as the row twice, one of weight 0 as absent.
 
@@ -99,7 +99,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         return self
 
     def _solve(self, problem, *, warm, iterations=None):
-        """Keep the fit to a problem; with warm, from the last fit on if that has the same features and labels."""
+        """Fit to a problem and keep the result; warm starts from the last fit if features and labels are the same."""
         is_warm = warm and getattr(self, "_fitted_as", None) == problem.fitted_as
         earlier = self._earlier_scores(problem.X) if is_warm else None
         prepared = self._prepare(problem.X, problem.weights, self.C)
@@ -107,9 +107,9 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         self._settle(problem, prepared, starts, iterations=iterations)
 
     def _fit_path(self, X, y, Cs, sample_weight=None):
-        """Yields an estimator like this one, fitted, for each C in turn; what doesn't depend on C is done once.
+        """Yields a fitted copy of this estimator for each C in turn; what doesn't depend on C is done once.
 
-        Each starts where the last two or three point to along log C, whichever is better.
+        Each fit starts from the last two or three, extrapolated along log C, whichever start is better.
         """
         problem = self._pose(X, y, sample_weight)
         prepared = self._prepare(problem.X, problem.weights, max(Cs), keep_gram=True)
@@ -117,16 +117,16 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         metric = solvers.MetricOfPath()
         for i, C in enumerate(Cs):
             fitted = clone(self).set_params(C=C)
-            # Where labels are unknown, another start may lead to another optimum.
+            # With unknown labels there may be several optima, so every fit starts as it would on its own.
             starts = _extrapolated(reached, Cs[: i + 1]) if problem.is_complete else ()
             metric_at = metric if len(starts) > 0 and Cs[i - 1] <= C else None
             reached = [*reached[-2:], fitted._settle(problem, prepared, starts, metric_at=metric_at)]
             yield fitted
 
     def _pose(self, X, y, sample_weight):
-        """The checked training rows and their label space."""
+        """The _Problem of the training rows, all checked."""
         self._check_penalty()
-        noting = copy(self)  # so that a fit that fails leaves what is known of the X of the last one
+        noting = copy(self)  # gets n_features_in_ and names: if this fit fails, self keeps those of the last one
         X = noting._validate_X(X, reset=True)
         form, Y = _targets.encode(y, partly_known=True)
         _targets.check_same_length(X, Y)
@@ -144,7 +144,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         return problem
 
     def _problem(self, X, Y, weights, support, form, noting):
-        """The problem of checked rows; noting is a copy of this estimator that has seen their X."""
+        """The _Problem of checked rows; noting is a copy of this estimator that has validated their X."""
         space = spaces.resolve(
             self.label_space,
             min_labels=self.min_labels,
@@ -160,10 +160,11 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         return _Problem(X, Y, weights, support, form, space, noted, fitted_as)
 
     def _settle(self, problem, prepared, starts, *, metric_at=None, iterations=None):
-        """Solve and keep the fit; a fit that fails before leaves the one that was. Returns the start for another C.
+        """Solve and keep the result; returns a start for a fit with another C.
 
-        Starts are as for `_start`, metric_at as for `lbfgs`. An interrupted fit is kept for a warm start; the interrupt
-        goes on either way. Callbacks hear of every iteration through `iterations`.
+        A fit that fails leaves the last one as it was. Starts are as for `_start`, metric_at as for `lbfgs`. With
+        warm_start, an interrupted fit is kept; the KeyboardInterrupt is raised either way. `iterations` reports every
+        iteration to the callbacks.
         """
         self._warn_of_rounding(prepared)
         learns = problem.space.learns_bias
@@ -180,7 +181,8 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         return coef, mean_score, self.label_space_
 
     def _store(self, problem, prepared, objective, parameters):
-        """Keep all that predictions need of a solver's parameters; returns coefficients and mean scores."""
+        """Set the fitted attributes from a solver's parameters; returns coefficients and mean scores."""
+        # Attributes that this fit may not have (as of another label space) must not be left over from the last one.
         coef, mean_score, bias = objective.split(objective.canonical(parameters))
         of_space = self.label_space_.fitted_attributes() if hasattr(self, "label_space_") else {}
         for name in (*NOTED_OF_X, *OF_PARTS, *of_space):
@@ -196,7 +198,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         return coef, mean_score
 
     def _attributes_at(self, problem, prepared, objective, parameters):
-        """The attributes that a fit which ended at these parameters would have."""
+        """The fitted attributes if the fit ended at these parameters, by name."""
         other = copy(self)
         other._store(problem, prepared, objective, parameters)
         return {name: value for name, value in vars(other).items() if value is not vars(self).get(name, other)}
@@ -229,11 +231,11 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
 
     def score(self, X, y, sample_weight=None) -> float:
         """Share of rows whose predicted set is exactly right."""
-        predicted = self._decide(self.distribution(X))  # first, so that what isn't fitted says so
+        predicted = self._decide(self.distribution(X))  # before y is looked at: raises NotFittedError first
         return self._targets.share_right(predicted, y, sample_weight)
 
     def __sklearn_is_fitted__(self):
-        """Not yet where a fit has failed after it looked at X."""
+        """Whether a fit has ended; one that failed after validating X has not."""
         return hasattr(self, "_targets")
 
     def __sklearn_tags__(self):
@@ -264,18 +266,18 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
 
     @abstractmethod
     def _prepare(self, X, weights, C, *, keep_gram=False):
-        """What fits at any C up to this one share: an object whose `design` the solver works on."""
+        """What fits at any C up to this one have in common: an object whose `design` the solver works on."""
 
     def _warn_of_rounding(self, prepared):
-        """Say what rounding hides of the features at this C."""
+        """Warn where rounding hides features that matter at this C; nothing by default."""
 
     @abstractmethod
     def _earlier_scores(self, X):
-        """What `_project` needs of the earlier fit, in units of the scores of X."""
+        """What `_project` needs to know of the earlier fit."""
 
     @abstractmethod
     def _project(self, prepared, earlier):
-        """Coefficients of the design's features and mean scores that come nearest to the earlier fit."""
+        """Coefficients of the design's features, and mean scores, that come nearest to the earlier fit."""
 
     @abstractmethod
     def _keep(self, prepared, coef, mean_score):
@@ -283,20 +285,20 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
 
     @abstractmethod
     def _form_of_scores(self, support):
-        """What must not have changed for a warm start, besides features and labels."""
+        """A tuple that must be equal for a warm start, besides features and labels."""
 
     @abstractmethod
     def _compared(self, X):
-        """What scores of X are made of, whatever C: checked rows, or their kernel values."""
+        """What `_scores_of` needs of X, the same for all C: checked rows, or kernel values."""
 
     @abstractmethod
     def _scores_of(self, compared):
-        """Scores (n_samples, n_labels) of what `_compared` gave."""
+        """Scores (n_samples, n_labels) of what `_compared` returned."""
 
     def _start(self, objective, problem, starts):
-        """Where the solver begins, one or several places to choose from, and whether finding that was interrupted.
+        """Parameters to start from, one or several (n_starts, n_parameters), and whether finding them was interrupted.
 
-        A start is coefficients, mean scores and the space of an earlier fit.
+        Each of `starts` is (coefficients, mean scores, label space) of an earlier fit.
         """
         if len(starts):
             return np.array([_joined(objective, *start) for start in starts]), False
@@ -316,7 +318,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         return coef, mean_score, solution.interrupted
 
     def _minimise(self, objective, start, max_iter, iterations, *, metric_at=None):
-        """The solver's solution; warns where there was more to be had."""
+        """The solver's Solution; warns if it has not converged."""
         name = self._default_solver if self.solver == "auto" else self.solver
         if iterations is not None:
             iterations.begin(np.atleast_2d(start)[0])
@@ -333,7 +335,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         return solution
 
     def _call_solver(self, name, objective, start, tol, max_iter, report, *, metric_at=None):
-        """The solution; an interrupted one only if it is to be kept."""
+        """The Solution; an interrupt is raised at once unless warm_start asks to keep what was reached."""
         function = _solver(name)
         offered = {"step": self.mm_step, "n_jobs": self.n_jobs, "metric_at": metric_at}
         options = {option: offered[option] for option in getattr(function, "options", ())}
@@ -343,7 +345,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         return solution
 
     def _report(self, name, iterations=None):
-        """What a solver calls after each iteration: prints a line, tells the callbacks; whether one asks to stop."""
+        """The function that a solver calls after each iteration: prints, tells callbacks, returns whether to stop."""
         if not self.verbose and iterations is None:
             return None
 
@@ -360,7 +362,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
 
     @property
     def _strengths(self):
-        """Of the two penalties on coefficients, in units of the loss."""
+        """Strengths of the L2 and the L1 penalty on coefficients, in units of the loss."""
         return {"alpha": (1.0 - self.l1_ratio) / self.C, "l1": self.l1_ratio / self.C}
 
     @property
@@ -368,7 +370,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         return "prox-newton" if self._strengths["l1"] > 0 else "lbfgs"
 
     def _check_penalty(self):
-        """Raise a ValueError where the solver can't minimise such an objective."""
+        """Raise a ValueError where the solver can't minimise the objective with these penalties."""
         name = self._default_solver if self.solver == "auto" else self.solver
         l1_ratio = self.l1_ratio if self._strengths["l1"] > 0 else 0.0
         solvers.check_pairing(name, _solver(name), offers=Objective.offers, l1_ratio=l1_ratio)
@@ -379,14 +381,14 @@ def _solver(name):
 
 
 def _joined(objective, coef, mean_score, earlier_space):
-    """Parameters from an earlier fit's; its biases only where they are of the same sets."""
+    """Parameters from those of an earlier fit; its biases only if they belong to the same sets."""
     space = objective.space
     bias = earlier_space.bias if space.has_sets_of(earlier_space) else np.zeros(space.n_biases)
     return objective.start_from(coef, mean_score, bias)
 
 
 def _warn_where_undetermined(problem):
-    """Say once what the rows leave without a finite optimum; the objective's rules keep it finite."""
+    """Warn once of all that has no finite optimum for these rows; light ridges in the objective keep it finite."""
     problems = [*_targets.constant_labels(problem.form.classes, problem.Y), *problem.space.undetermined(problem.Y)]
     if problems:
         warn(
@@ -396,7 +398,7 @@ def _warn_where_undetermined(problem):
 
 
 def check_strength(C, weights):
-    """Raise a ValueError unless the penalty and the weights are numbers to compute with."""
+    """Raise a ValueError unless 1 / C and the sum of the weights are finite."""
     with np.errstate(over="ignore", divide="ignore"):
         total, inverse = weights.sum(), np.divide(1.0, C)
     if not np.isfinite(inverse) or not np.isfinite(total):
@@ -404,10 +406,10 @@ def check_strength(C, weights):
 
 
 def _extrapolated(reached, Cs):
-    """Where the last two and three of the starts that were reached at Cs[:-1] point to at Cs[-1]; or else the last.
+    """Starts for Cs[-1]: the last two and the last three fits, reached at Cs[:-1], extrapolated; or else the last one.
 
-    By polynomials in log C, unless they reach far beyond what is known. Coefficients and mean scores go along, biases
-    stay.
+    By Lagrange polynomials in log C, unless that reaches too far. Coefficients and mean scores are extrapolated, biases
+    are those of the last fit.
     """
     starts, places = [], np.log(Cs[-len(reached) - 1 :]) if reached else np.zeros(1)
     for n_points in range(2, len(reached) + 1):

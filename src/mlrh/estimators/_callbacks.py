@@ -1,4 +1,4 @@
-"""A fit and its iterations told to scikit-learn's callbacks, where the installed version has them (1.9 and newer)."""
+"""Reports of a fit and its iterations to scikit-learn's callbacks, where the installed version has them (from 1.9)."""
 
 from contextlib import contextmanager
 from typing import Any
@@ -8,15 +8,12 @@ try:
 except ImportError:
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """Stands where scikit-learn has no callbacks; an estimator then has no set_callbacks."""
+        """Replaces scikit-learn's mixin in versions without callbacks; estimators then have no set_callbacks."""
 
 
 @contextmanager
 def fit_told(estimator, X, y, sample_weight, *, max_iter):
-    """Tell of a fit's beginning and, unless it fails, of its end; gives what `_report` needs to tell of iterations.
-
-    That is None where nobody listens.
-    """
+    """Report the beginning of a fit and, unless it fails, its end; yields Iterations, or None without callbacks."""
     if not hasattr(estimator, "_skl_callbacks"):
         yield None
         return
@@ -31,8 +28,8 @@ def fit_told(estimator, X, y, sample_weight, *, max_iter):
 class Iterations:
     """The iterations of one fit as tasks of its callback context, each with a beginning and an end.
 
-    attributes_at, a function of a solver's parameters, gives the fitted attributes that belong to them; it is called
-    only if a callback wants to see a fitted estimator.
+    attributes_at(parameters) returns the fitted attributes at a solver's parameters. It is called only if a callback
+    asks for a fitted estimator.
     """
 
     def __init__(self, context, data, attributes_at=None):
@@ -40,20 +37,20 @@ class Iterations:
         self._current: Any = None
 
     def showing(self, attributes_at):
-        """The same iterations with a way to show a fitted estimator."""
+        """The same iterations with a function attributes_at."""
         return Iterations(self._context, self._data, attributes_at)
 
     def begin(self, parameters):
-        """Tell of an iteration that starts from the parameters."""
+        """Report that an iteration starts from the parameters."""
         self._current = self._context.subcontext(task_name="iteration")
         self._current.call_on_fit_task_begin(**self._arguments(parameters))
 
     def end(self, parameters) -> bool:
-        """Tell that the iteration has come to the parameters; whether a callback asks to stop here."""
+        """Report that the iteration has reached the parameters; returns whether a callback asks to stop."""
         return bool(self._current.call_on_fit_task_end(**self._arguments(parameters)))
 
     def close(self):
-        """Tell of the end of an iteration that was begun and found nothing more to do."""
+        """Report the end of an iteration that was begun but not needed: the fit has ended."""
         self._current.call_on_fit_task_end(estimator=self._data["estimator"])
 
     def _arguments(self, parameters):

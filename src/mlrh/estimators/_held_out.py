@@ -1,7 +1,6 @@
-"""What a classifier says of rows that it was not fitted to: training rows in its form of y, folds, and its answers.
+"""Cross validation of any classifier: the task, its folds, and its answers for held-out rows.
 
-Shared by the classifiers that are built around another one. Knows the forms of y and what classifiers answer with, and
-nothing of what the answers are for.
+Shared by CalibratedSets and TunedThresholds, which are built around another classifier.
 """
 
 import warnings
@@ -25,14 +24,14 @@ from mlrh._indicators import UNKNOWN, as_indicator
 from mlrh.estimators import _targets
 from mlrh.spaces import CardinalitySpace, LabelSetDistribution
 
-N_FOLDS = 5
+N_FOLDS = 5  # scikit-learn's default
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
     """The estimator and all training rows, with y as the estimator takes it and as an indicator matrix Y.
 
-    weights_name is what the estimator's fit calls the weights, None where it gets none.
+    weights_name is the name of the weights in the estimator's fit; None where no weights are passed.
     """
 
     estimator: Any
@@ -61,7 +60,10 @@ class Task:
             ) from error
 
     def answer(self, train, held_out, question):
-        """question(fitted, X) of the held-out rows; warnings are left to the fit of all rows."""
+        """question(fitted, X), with the estimator fitted to the rows train and X the held-out rows.
+
+        Warnings are ignored: the fit to all rows gives its own.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             fitted = self.fit(train)
@@ -75,7 +77,7 @@ class Task:
 
 
 def task(estimator, X, form, Y, sample_weight) -> Task:
-    """The checked training rows, of y in a form and as an indicator matrix."""
+    """The Task of the training rows, checked; form and Y are those of y."""
     _targets.check_same_length(X, Y)
     _check_every_label_known(Y)
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -88,7 +90,7 @@ def task(estimator, X, form, Y, sample_weight) -> Task:
 
 
 def folds(cv, task) -> list:
-    """(training rows, held-out rows of positive weight) of each fold that has any."""
+    """Pairs of row numbers (training rows, held-out rows of positive weight), for folds that hold out such rows."""
     present = np.flatnonzero(task.weights > 0)
     if cv is None or isinstance(cv, Integral):
         n_folds = min(N_FOLDS, len(present)) if cv is None else int(cv)
@@ -110,9 +112,9 @@ def folds(cv, task) -> list:
 
 
 def first_fold(folds) -> np.ndarray:
-    """The first fold that holds out each row, (n_held_out,): for every held-out row of every fold in turn.
+    """For every held-out row of every fold in turn, the first fold that holds it out, (n_held_out,).
 
-    What is chosen by rows of other first folds has not seen a row, even where folds repeat rows.
+    Where folds repeat rows, a choice made by rows of other first folds has still not seen the row.
     """
     rows, fold = (
         np.concatenate([rows for _, rows in folds]),
@@ -142,10 +144,10 @@ def validated_rows(meta, X):
 
 
 def label_scores(fitted, X, never, method) -> np.ndarray:
-    """What a method gives the labels, (n_samples, n_labels), whatever form it comes in.
+    """The values that a method of a classifier gives to the labels, (n_samples, n_labels), from any form of answer.
 
-    Lists hold a matrix per label with a column per class, a single one where training showed one class; never
-    (n_labels,) says for which labels that was 0.
+    A list holds a matrix per label with a column per class. It has a single column where training showed one class:
+    `never` (n_labels,) says for which labels that class was 0.
     """
     answer = getattr(fitted, method)(X)
     if isinstance(answer, list | tuple):
@@ -163,7 +165,7 @@ def label_scores(fitted, X, never, method) -> np.ndarray:
 
 
 def check_finite(scores):
-    """Raise a ValueError that names the place unless all scores (n_samples, n_labels) are finite."""
+    """Raise a ValueError that names the first place where scores (n_samples, n_labels) are not finite."""
     bad = ~np.isfinite(scores)
     if bad.any():
         row, label = np.argwhere(bad)[0]
@@ -180,7 +182,7 @@ def _check_every_label_known(Y):
 
 
 def _name_of_weights(estimator):
-    """What the estimator's fit calls sample_weight; for a pipeline that is after the name of its last step."""
+    """The name of sample_weight in the estimator's fit; in a pipeline the name of its last step comes first."""
     if isinstance(estimator, Pipeline):
         step, last = estimator.steps[-1]
         return f"{step}__{_name_of_weights(last)}"
@@ -192,7 +194,7 @@ def _name_of_weights(estimator):
 
 
 def _shown(form, Y, present):
-    """Form and matrix without what only absent rows have; an absent row's class becomes one that is shown."""
+    """Form and matrix without labels or classes that only rows of weight 0 have; such a row gets another class."""
     shown = form.seen_in(Y[present])[0]
     if form.kind == "sets":
         return shown, Y[:, Y[present].any(axis=0)]
@@ -204,10 +206,10 @@ def _as_numbers(split):
 
 
 def _spread_labels(Y, n_folds):
-    """The fold (n_samples,) of each row, so that rows with and without each label are spread evenly.
+    """The fold (n_samples,) of each row, so that rows with and rows without each label are spread evenly.
 
-    As in iterative stratification: what is rarest is dealt out first, each row to the fold that has the least of it
-    and, of these, the fewest rows.
+    As in iterative stratification: the rarest kind of row is dealt out first. Each row goes to the fold that has the
+    fewest rows of that kind and, among these, the fewest rows.
     """
     kinds = np.hstack([Y, 1 - Y]).astype(np.int64)
     fold, in_fold = np.full(len(Y), -1), np.zeros((n_folds, 1 + kinds.shape[1]), np.int64)
@@ -220,21 +222,21 @@ def _spread_labels(Y, n_folds):
 
 
 def _of_label(part, absent):
+    """The values (n_samples,) that one matrix of a list gives to its label."""
     part = np.asarray(part, np.float64)
     if part.ndim == 2 and part.shape[1] == 1:
         return 1.0 - part[:, 0] if absent else part[:, 0]
     return part[:, 1] if part.ndim == 2 else part
 
 
-RESOLUTION = np.finfo(np.float64).eps  # the least probability; 1 less this is the largest one
+RESOLUTION = np.finfo(np.float64).eps  # probabilities are kept this far from 0 and 1, so that their logits are finite
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a fitted classifier says of rows: the distribution, its own sets, and its decision.
+    """Answers of a fitted classifier for some rows: their distribution, its own sets, and its decision.
 
-    The decision is a function of the distribution, or None where the classifier's own sets are right at any
-    temperature.
+    The decision is a function of the distribution, or None where the predicted sets are the same at any temperature.
     """
 
     distribution: LabelSetDistribution
@@ -254,9 +256,9 @@ class Answers:
 
 
 def ask(fitted, X, form, never):
-    """The answers of a fitted classifier to rows X.
+    """The Answers of a fitted classifier for the rows of X.
 
-    form is that of the y it was fitted to; never (n_labels,) says which labels none of its training rows had.
+    form is that of the y it was fitted to. never (n_labels,) says which labels none of its training rows had.
     """
     predicted = fitted.predict(X)
     own_sets = form.indicator(predicted) if form.is_one_class_per_row else _as_sets(predicted, len(form.classes))
@@ -270,7 +272,7 @@ def ask(fitted, X, form, never):
 
 
 def n_labels(form):
-    """Columns of the sets for a form of y: two classes are one label."""
+    """Number of columns of the sets for a form of y: two classes are one label."""
     return 1 if form.is_one_class_per_row and len(form.classes) == 2 else len(form.classes)
 
 
@@ -280,7 +282,7 @@ def _as_sets(predicted, n_columns):
 
 
 def _last_step(fitted, X):
-    """The classifier within pipelines and searches, and the features that it gets for X."""
+    """The classifier inside pipelines and searches, and the features that it gets for X."""
     if hasattr(fitted, "best_estimator_"):
         return _last_step(fitted.best_estimator_, X)
     if isinstance(fitted, Pipeline):
@@ -289,6 +291,7 @@ def _last_step(fitted, X):
 
 
 def _decision(classifier, form):
+    """The classifier's decision as a function of the distribution; None where a temperature doesn't change it."""
     decision = getattr(classifier, "decision", "exact_match")
     if form.is_one_class_per_row or decision == "exact_match":
         return None

@@ -1,7 +1,7 @@
-"""The forms of y: what the user gave <-> the indicator matrix everything else works on.
+"""The forms of y: from what the user gave to the indicator matrix that everything else works on, and back.
 
 Forms: an indicator matrix (array, nested list, pandas or polars DataFrame, sparse), a list of label sets, or one class
-per row. `encode` recognises the form once; the `Targets` it returns turn later y and predictions to and fro.
+per row. `encode` recognises the form once. The `Targets` it returns convert a later y, and predictions back.
 """
 
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ def check_any(support):
 
 
 def check_every_label_known(names, Y):
-    """Raise a ValueError that names the first label of which nothing is known in any row."""
+    """Raise a ValueError that names the first label that is unknown in every row."""
     never = np.flatnonzero((Y == UNKNOWN).all(axis=0))
     if len(never):
         name = names[never].tolist()[0]
@@ -63,7 +63,7 @@ def check_every_label_known(names, Y):
 
 
 def constant_labels(names, Y):
-    """Labels that all rows have, or none, in words: such rows don't tell how the label depends on the features."""
+    """Sentences on labels that all rows have, or none: nothing says how these depend on the features."""
     problems = []
     for value, state in ((0, "absent from"), (1, "present in")):
         constant = np.flatnonzero(np.isin(Y, (value, UNKNOWN)).all(axis=0))
@@ -99,7 +99,7 @@ class Targets:
         return self.kind == "classes"
 
     def indicator(self, y, *, partly_known=False):
-        """y of this form as an indicator matrix (n_samples, n_labels), int8; a class or label unseen is an error."""
+        """y of this form as an indicator matrix (n_samples, n_labels), int8; an unseen class or label is an error."""
         matrix, unseen = self.partial_indicator(y, partly_known=partly_known)
         if unseen.any():
             row = int(np.argmax(unseen))
@@ -135,7 +135,7 @@ class Targets:
         return float(np.average((truth == predicted).all(axis=1) & ~unseen, weights=weights))
 
     def seen_in(self, Y):
-        """These targets and the matrix without the classes, or labels of sets, that no row of Y has."""
+        """These targets and Y without the classes, or labels of sets, that no row of Y has."""
         if self.kind not in ("classes", "sets"):
             return self, Y
         if self.kind == "sets":
@@ -148,7 +148,7 @@ class Targets:
         return kept, kept.indicator(self.decode(Y))
 
     def decode(self, sets, X=None):
-        """Predicted sets (n_samples, n_labels) in the form of y; a pandas DataFrame takes the index of X."""
+        """Predicted sets (n_samples, n_labels) in the form of y; a pandas DataFrame has the index of X."""
         if self.kind == "classes":
             columns = sets[:, 0].astype(np.int64) if len(self.classes) == 2 else sets.argmax(axis=1)
             return self.classes[columns]
@@ -263,7 +263,7 @@ def _array(y):
 
 
 def _looks_like_label_sets(y):
-    """Whether a row is a set, or a sequence that isn't a row of numbers (and so can only hold names of labels)."""
+    """Whether some row is a set, holds a string, or has another length: then rows hold labels, not 0 and 1."""
     if not isinstance(y, list | tuple):
         return False
     sequences = [row for row in y if isinstance(row, list | tuple)]
@@ -368,11 +368,11 @@ def _is_missing(value):
         return True
 
 
-PLACED = ("matrix", "sparse")  # forms whose columns have no names of their own
+PLACED = ("matrix", "sparse")  # forms whose columns have a place but no name
 
 
 def declared(y, classes):
-    """Targets of the form of y, with the classes or labels declared for all rows to come.
+    """Targets of the form of y, with the classes or labels that are declared for all rows to come.
 
     classes are the classes of one class per row, the labels of label sets, or the names of the columns of a matrix.
     """
@@ -400,7 +400,7 @@ def declared(y, classes):
 
 
 def check_same(form, classes):
-    """Raise a ValueError unless the classes are those of the form; in the same order, if columns have only a place."""
+    """Raise a ValueError unless the classes are those of the form; in the same order, if columns have no names."""
     names, known = _names(classes), form.classes.tolist()
     if form.kind in PLACED:
         _check_ordered(classes)
@@ -435,7 +435,7 @@ def _names(classes):
 
 
 def _form(y, names):
-    """The form of y, which may show a single class or no label at all."""
+    """The form of y. Rows of one call may show a single class, or no label; then the declared names are added."""
     try:
         return encode(y, partly_known=True)[0]
     except ValueError as error:

@@ -1,7 +1,6 @@
-"""Set confidence that can be trusted: calibrated by cross validation, and answers only where it is high enough.
+"""CalibratedSets: the confidence in a label set, calibrated by cross validation, and answers only where it is high.
 
-Knows held-out rows and what classifiers answer to them, and nothing of the classifiers: neither how they are fitted nor
-in which form their answers come (`asking`).
+How classifiers are fitted to folds, and in which form they answer, is up to `_held_out`.
 """
 
 from copy import copy
@@ -25,16 +24,16 @@ from mlrh.estimators import _held_out, _targets
 from mlrh.estimators._held_out import Answers, ask, n_labels
 from mlrh.spaces import LabelSetDistribution
 
-TEMPERATURES = (0.01, 1e4)  # the lowest and the highest that is chosen
-N_IMAGINED = 4  # rows drawn from the model as it is, which hold the temperature near 1 where true rows are few
-N_HONEST = 10  # groups of folds at most, so that one row per fold isn't one calibration per row
+TEMPERATURES = (0.01, 1e4)  # the lowest and the highest that may be chosen
+N_IMAGINED = 4  # imagined rows, drawn from the model as it is: they hold the temperature near 1 where true rows are few
+N_HONEST = 10  # groups of folds at most: leave-one-out folds would otherwise need one calibration per row
 
 
 def isotonic_map(confidence, correct, *, sample_weight=None) -> IsotonicRegression:
-    """The non-decreasing function of confidence that fits best to whether rows are right, a fitted IsotonicRegression.
+    """The non-decreasing function from confidence to the share of right rows that fits best: an IsotonicRegression.
 
-    One imagined right row below all others and one wrong row above keep it from 0 and 1. Each has weight 1, or the mean
-    weight of the rows of positive weight if that is less.
+    One imagined right row below all others and one imagined wrong row above them keep the function away from 0 and 1.
+    Each has weight 1, or the mean weight of the rows of positive weight if that is less.
 
     Parameters
     ----------
@@ -51,6 +50,7 @@ def isotonic_map(confidence, correct, *, sample_weight=None) -> IsotonicRegressi
     array([0.33, 0.33, 0.67])
     """
     confidence, correct, weights = metrics.present_rows(confidence, correct, sample_weight)
+    # -1 and 2 lie outside all confidences. The two rows break the order, so the regression pools them with the ends.
     confidence, correct = np.r_[-1.0, confidence, 2.0], np.r_[1.0, correct, 0.0]
     weights = np.r_[_imagined_weight(weights), weights, _imagined_weight(weights)]
     return IsotonicRegression(out_of_bounds="clip").fit(confidence, correct, sample_weight=weights)
@@ -69,7 +69,7 @@ def _calibrates_distributions(meta):
 class Selected:
     """Label sets for the rows that were answered, and only these.
 
-    sets : of the answered rows in their order, in the form of y: as many as `rows`
+    sets : label sets of the answered rows, in the form of y; as many as `rows`
     rows : numbers of the answered rows
     answered : whether each row of X is answered, (n_samples,)
     confidence : of every row of X, (n_samples,)
@@ -84,31 +84,31 @@ class Selected:
 class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """A classifier whose confidence, the probability that its set is exactly right, is calibrated by cross validation.
 
-    The estimator is fitted once per fold, and once more to all rows. What it says of the held-out rows, pooled over the
-    folds, decides how its probabilities are corrected:
+    The estimator is fitted once per fold, and once more to all rows. Its answers for the held-out rows of all folds
+    decide how its probabilities are corrected:
 
     - "temperature": one number T; every distribution becomes proportional to P(y)^(1/T). T maximises the likelihood of
-      the true sets of the held-out rows and of 4 imagined rows, drawn from the distributions as they are, which keep
-      few rows from an extreme T and hardly matter among hundreds. That is concave in 1/T, so there is one best T,
-      sought from 0.01 to 10,000. The whole distribution is calibrated, and the most probable set stays. True sets that
-      the estimator holds impossible can't be made likelier by any T and are left out; the confidence, not the
-      distribution, makes up for them by their share (`outside_share_`), alike for all rows.
-    - "isotonic": the confidence is mapped by the non-decreasing function that fits best, in the least squares sense, to
-      whether the held-out sets are right (`isotonic_map`). It can mend any monotone error, rows held impossible
-      included, but needs more rows (a few hundred) and says nothing of other sets than the predicted one. It is
-      constant over intervals, so many rows share a confidence, and kept from 0 and 1, however few rows the ends have.
+      the true sets of the held-out rows and of 4 imagined rows, drawn from the distributions as they are. The imagined
+      rows prevent an extreme T where rows are few, and hardly matter among hundreds. The log-likelihood is concave in
+      1/T, so there is one best T, searched from 0.01 to 10,000. The whole distribution is calibrated, and the most
+      probable set stays. A true set that the estimator holds impossible is impossible at any T, so such rows are left
+      out. The confidence is lowered by their share (`outside_share_`), alike for all rows; the distribution is not.
+    - "isotonic": the confidence is mapped by the non-decreasing function that fits best, by least squares, to whether
+      the held-out sets are right (`isotonic_map`). It corrects any monotone error, also for rows whose set was held
+      impossible. But it needs more rows (a few hundred), and says nothing of sets other than the predicted one. It is
+      constant over intervals, so many rows share a confidence, and it stays away from 0 and 1.
 
     Parameters
     ----------
     estimator : classifier
-        With a `distribution`, as MLRHClassifier; also as the last step of a pipeline, or in a search such as
-        GridSearchCV. Or with predict_proba of any usual form, a matrix (n_samples, n_labels) or a list of one matrix
-        per label: then labels are taken as independent given x, the confidence is the product over labels, and
-        probabilities of 0 and 1 count as 2.2e-16 and 1 less that.
+        With a `distribution`, as MLRHClassifier has; also as the last step of a pipeline, or in a search such as
+        GridSearchCV. Or with predict_proba, a matrix (n_samples, n_labels) or a list of one matrix per label: then
+        labels are taken as independent given x, the confidence is the product over labels, and probabilities of 0 and 1
+        count as 2.2e-16 and 1 - 2.2e-16.
     method : {"temperature", "isotonic"}, default="temperature"
     cv : int, splitter, iterable of (training rows, held-out rows) or None, default=None
-        None (5, or fewer where rows are fewer) and int: that many shuffled folds, over which each label is spread as
-        evenly as the others allow, rarest first. Folds may repeat rows, but not all in the first one.
+        An int, or None for 5 (or fewer, where rows are fewer): that many shuffled folds, over which labels are spread
+        evenly, rarest first. Folds may repeat rows, but the first one must not hold out all of them.
     n_jobs : int, default=None
         Processes over folds, as in joblib.
 
@@ -121,8 +121,8 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         Confidence in the set of each held-out row, calibrated by rows of other folds only, and whether the set is
         right. Where folds repeat rows, a row counts to the first fold that holds it out.
     raw_confidence_, raw_correct_ : arrays of shape (n_held_out,)
-        The same without calibration. (Sets are the same, too, unless the estimator's decision depends on the
-        temperature, as that for F1 does.)
+        The same without calibration. (The sets are the same unless the estimator's decision depends on the temperature,
+        as the one for F1 does.)
     rows_ : array of shape (n_held_out,)
         Which rows of training these are.
     calibration_error_, raw_calibration_error_ : float
@@ -184,7 +184,7 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         -------
         self
         """
-        fitted = copy(self)  # so that a fit that fails leaves the last one as it was
+        fitted = copy(self)  # if this fit fails, self keeps the last one
         X = indexable(validate_data(fitted, X, skip_check_array=True))[0]
         form, Y = _targets.encode(y, partly_known=True)
         task = _held_out.task(self.estimator, X, form, Y, sample_weight)
@@ -206,8 +206,8 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def confidence(self, X) -> np.ndarray:
         """Calibrated probability that the predicted set of each row is exactly right, (n_samples,).
 
-        With method="temperature" that is P(set) under `distribution` times 1 - `outside_share_`: the distribution holds
-        given that the true set is possible at all.
+        With method="temperature" that is P(set) under `distribution` times 1 - `outside_share_`, since the distribution
+        is only right if the true set is possible at all.
         """
         check_is_fitted(self)
         return self._calibration.confidence(self._answers(X))
@@ -237,17 +237,18 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         )
 
     def threshold_for_risk(self, risk, *, assurance=None) -> float:
-        """The lowest confidence from which on at most a share `risk` of held-out sets is wrong; inf if there is none.
+        """The lowest confidence at or above which at most a share `risk` of held-out sets is wrong; inf if none is.
 
-        Without assurance that is what the held-out rows show (`risk_coverage_`): the best of many thresholds on the
-        same rows, so that new rows tend to have a somewhat higher risk.
+        Without assurance, that is what the held-out rows show (`risk_coverage_`). It is the best of many thresholds on
+        the same rows, so new rows tend to have a somewhat higher risk.
 
-        With an assurance such as 0.95 it is the lowest of the thresholds that answer 5 %, 10 %, ..., 100 % of the
-        held-out rows whose exact upper bound on the risk is at most `risk`, where all 20 bounds hold together with that
-        probability (`mlrh.metrics.assured_threshold`). This is about new rows like those of training, answered by the
-        models of the folds. It does not cover what changes when the estimator is fitted to all rows (usually for the
-        better), that models of different folds share rows, rows of another kind, nor the risk within a group of rows
-        or for a single label. Every row must have the same weight and be held out once.
+        With an assurance such as 0.95, 20 thresholds are tried, which answer 5 %, 10 %, ..., 100 % of the held-out
+        rows. Each has an exact upper bound on its risk, and all bounds hold together with that probability. The lowest
+        threshold whose bound is at most `risk` is returned (`mlrh.metrics.assured_threshold`). This is about new rows
+        like those of training, answered by the models of the folds. It does not cover: what changes when the estimator
+        is fitted to all rows (usually for the better), that models of different folds share training rows, rows of
+        another kind, and the risk within a group of rows or for one label. Every row must have the same weight and be
+        held out once.
         """
         check_is_fitted(self)
         if assurance is None:
@@ -261,9 +262,9 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     @available_if(_calibrates_distributions)
     def distribution(self, X) -> LabelSetDistribution:
-        """The calibrated distribution of the label set of each row of X; with method="temperature" only.
+        """The calibrated distribution of the label set of each row of X; only with method="temperature".
 
-        Columns are those of classes_; two classes as y are one label, the second class.
+        Columns are those of classes_; with two classes as y there is one label, the second class.
         """
         return self._answers(X).distribution.temper(self.temperature_)
 
@@ -271,7 +272,7 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def predict_proba(self, X) -> np.ndarray:
         """Calibrated marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x).
 
-        With method="temperature" only; estimator_.predict_proba has the others.
+        Only with method="temperature"; estimator_.predict_proba has those without calibration.
         """
         distribution = self.distribution(X)
         if self._targets.is_one_class_per_row and len(self.classes_) == 2:
@@ -280,7 +281,7 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def score(self, X, y, sample_weight=None) -> float:
         """Share of rows whose predicted set is exactly right."""
-        predicted = self._answers(X).sets(self.temperature_)  # first, so that what isn't fitted says so
+        predicted = self._answers(X).sets(self.temperature_)  # before y is looked at: raises NotFittedError first
         return self._targets.share_right(predicted, y, sample_weight)
 
     def __sklearn_tags__(self):
@@ -290,7 +291,7 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return tags
 
     def _calibrate(self, parts, groups):
-        """Set the calibration and what the held-out rows say of it."""
+        """Set the calibration, and the attributes that measure it on held-out rows."""
         weights = np.concatenate([part.weights for part in parts])
         outside = np.concatenate([~part.inside for part in parts])
         if outside.all() and self.method == "temperature":
@@ -319,7 +320,7 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Held-out rows of a fold: answers, true sets, whether the classifier of the fold knows their labels, weights."""
+    """Held-out rows of a fold: answers, true sets, whether the fold's classifier knows their class, weights."""
 
     answers: Answers
     truth: np.ndarray
@@ -339,10 +340,10 @@ class _Part:
         return replace(self, weights=np.where(rows, 0.0, self.weights))
 
     def slope(self, temperature):
-        """Derivative of the log-likelihood of the true sets that are possible by 1/T, and about its rounding error.
+        """Derivative in 1/T of the log-likelihood of the true sets that are possible, and roughly its rounding error.
 
-        d log P(y) / d(1/T) = T (log P(y) + entropy): with s(y) the score of a set with its bias, log P(y) =
-        s(y)/T - log Z and the entropy is log Z - E[s]/T, which leaves s(y) - E[s].
+        d log P(y) / d(1/T) = s(y) - E[s] = T (log P(y) + entropy), where s(y) is the score of a set with its bias:
+        log P(y) = s(y)/T - log Z, and the entropy is log Z - E[s]/T.
         """
         tempered, weights = self.answers.distribution.temper(temperature), self.weights[self.inside]
         log_prob, entropy = (
@@ -354,7 +355,7 @@ class _Part:
 
 @dataclass(frozen=True, eq=False)
 class _Calibration:
-    """Confidence from answers: at a temperature, as many rows are possible, or mapped by a regression."""
+    """From answers to confidence: by a temperature and the share of possible rows, or mapped by a regression."""
 
     temperature: float = 1.0
     inside_share: float = 1.0
@@ -375,27 +376,30 @@ def _by_temperature(parts):
 
 
 def _temperature(parts, share):
-    """The best temperature where imagined rows are that share of all: where slope(T) = share * slope(1), or an end.
+    """The best temperature if imagined rows are that share of all rows: slope(T) = share * slope(1), or an end.
 
-    A row that is drawn from the distribution of a row at T = 1 has on average the slope E_1[s] - E_T[s], the slope of
-    the row at T less that at 1. So the slopes of true rows of weight n and imagined ones of weight m, m = n * share /
-    (1 - share), add up to slope(T) + m/n (slope(T) - slope(1)).
+    An imagined row is drawn from the distribution of a true row at T = 1. Its slope is E_1[s] - E_T[s] on average: the
+    slope of the true row at T less that at 1. True rows of weight n and imagined ones of weight m = n * share /
+    (1 - share) together have the slope slope(T) + m/n (slope(T) - slope(1)). That is 0 where slope(T) = share *
+    slope(1).
     """
 
     def slope(temperature):
         return np.sum([part.slope(temperature) for part in parts], axis=0)
 
+    # The slope rises with T: where it is negative at 1 the root lies above, else below; the end there brackets it.
     at_one, rounding = slope(1.0)
     if abs(at_one) <= rounding:
         return 1.0
     left, end = share * at_one, TEMPERATURES[int(at_one < 0)]
     if np.sign(slope(end)[0] - left) == np.sign(at_one):
         return end
+    # In log T, since T ranges over six powers of ten.
     return float(np.exp(brentq(lambda log_T: slope(np.exp(log_T))[0] - left, 0.0, np.log(end), xtol=1e-12)))
 
 
 def _imagined_weight(weights):
-    """That of an imagined row: 1, as weights count rows, but no more than the mean, as they may add up to 1."""
+    """Weight of an imagined row: 1, as weights count rows; at most the mean, since weights may sum to 1."""
     return min(1.0, weights.mean())
 
 
@@ -413,13 +417,13 @@ CALIBRATIONS = {"temperature": _by_temperature, "isotonic": _by_isotonic_regress
 
 
 def _groups(folds):
-    """The group of each held-out row, an array per fold: that of the first fold which holds it out."""
+    """The group of each held-out row, an array per fold: rows with the same first fold are in the same group."""
     _, number = np.unique(_held_out.first_fold(folds), return_inverse=True)
     return np.split(number % N_HONEST, np.cumsum([len(rows) for _, rows in folds])[:-1])
 
 
 def _honest(calibrate, parts, groups):
-    """Confidence in the sets of all rows, calibrated by rows of other groups only, and whether the sets are right."""
+    """Confidence in the set of each row, calibrated by rows of other groups only; and whether the sets are right."""
     chosen = {
         number: calibrate([part.without(group == number) for part, group in zip(parts, groups, strict=True)])
         for number in np.unique(np.concatenate(groups))
@@ -444,7 +448,7 @@ def _check_min_confidence(value):
 
 
 def _part_of_fold(task, train, rows):
-    """The held-out rows as the estimator fitted to the others sees them."""
+    """The _Part of a fold: held-out rows as the estimator fitted to its training rows sees them."""
     never = task.never(train)
 
     def question(fitted, X):
@@ -456,7 +460,7 @@ def _part_of_fold(task, train, rows):
 
 
 def _truth(task, form, rows):
-    """True sets in the form of one fold, and which rows have a class that it knows."""
+    """True sets in the form of one fold, and which rows have a class that the fold's classifier knows."""
     if not form.is_one_class_per_row:
         return task.Y[rows], np.ones(len(rows), bool)
     is_known = np.isin(task.y[rows], form.classes)

@@ -1,7 +1,7 @@
-"""The classifiers with C, and gamma of a kernel, chosen by cross validation as they are fitted.
+"""The classifiers that choose C, and l1_ratio or gamma, by cross validation as they are fitted.
 
-In the style of LogisticRegressionCV: the same arguments, with `Cs` in the place of `C`. How paths are fitted is up to
-`search`.
+In the style of LogisticRegressionCV: the same arguments as the classifier itself, with `Cs` in place of `C`.
+`validation_scores` fits a path of C for each fold and scores the held-out rows.
 """
 
 import warnings
@@ -33,7 +33,7 @@ from mlrh.metrics import FLOOR
 
 LOG_PROB = "log_prob"
 WITHOUT_GAMMA = ("linear", "cosine", "additive_chi2", "precomputed")
-DECIMALS = 12  # to which mean scores are compared, so that rounding decides no tie
+DECIMALS = 12  # of mean scores that are compared, so that rounding decides no tie
 _PARAMETERS = {
     "Cs": [Interval(Integral, 1, None, closed="left"), "array-like"],
     "cv": ["cv_object"],
@@ -42,7 +42,7 @@ _PARAMETERS = {
 
 
 class _Chosen(MLRHBase):
-    """What both classes add to the classifier they extend: a search before the fit."""
+    """What both classes add to the classifier that they extend: a search before the fit."""
 
     _CLASSIFIER: type[MLRHBase]
     Cs: Any
@@ -60,7 +60,7 @@ class _Chosen(MLRHBase):
     def fit(self, X, y, sample_weight=None) -> Self:
         """Choose by cross validation, then fit to all rows; X, y and sample_weight as for the classifier itself.
 
-        Weights count in every fit and in every score. Callbacks hear of the fit to all rows.
+        Weights count in every fit and in every score. Callbacks are called for the fit to all rows only.
         """
         Cs, settings = _grid(self.Cs), self._settings()
         for own in settings:
@@ -86,7 +86,7 @@ class _Chosen(MLRHBase):
         return self
 
     def _scores_of_folds(self, rows, Cs, settings, splits):
-        """Scores (n_folds, n_settings, n_Cs) of the folds that have any."""
+        """Scores (n_folds, n_settings, n_Cs), without folds that have no scores at all."""
         X, y, weights = rows
         options = {"Cs": Cs, "settings": settings, "splits": splits, "scorers": [_scorer(self.scoring)]}
         scores = validation_scores(self._with_C(1.0), X, y, sample_weight=weights, n_jobs=self.n_jobs, **options)[0]
@@ -96,14 +96,14 @@ class _Chosen(MLRHBase):
         return scores
 
     def _take_over(self, fitted):
-        """Hold what the fitted classifier holds, in place of an earlier fit's."""
+        """Replace the fitted attributes by those of the fitted classifier."""
         for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
             delattr(self, name)
         for name in vars(fitted).keys() - fitted.get_params().keys() - {"_skl_callbacks"}:
             setattr(self, name, getattr(fitted, name))
 
     def _with_C(self, C, **changes):
-        """The classifier that is chosen among, not fitted."""
+        """The classifier itself at this C, not fitted."""
         parameters = self.get_params(deep=False)
         for name in ("Cs", "cv", "scoring", "gammas", "l1_ratios"):
             parameters.pop(name, None)
@@ -113,10 +113,10 @@ class _Chosen(MLRHBase):
 class MLRHClassifierCV(_Chosen, MLRHClassifier):
     """MLRHClassifier with C, and l1_ratio if asked for, chosen by cross validation.
 
-    Each fold is fitted along the whole path of C, from strong to weak penalties and each from where those before point
-    to (but where y holds NaN, each anew). The mean score over the folds decides; among equals the strongest penalty.
-    The fit to all rows starts anew. To save it, `cv` must be an int or None and `scoring` a name or None: set_params
-    will do.
+    Each fold is fitted along the whole path of C, from strong to weak penalties; each fit starts from those before it
+    (where y holds NaN, each starts anew). The mean score over the folds decides; ties go to the strongest penalty. The
+    fit to all rows starts anew. To save a fitted classifier, `cv` must be an int or None and `scoring` a name or None
+    (set_params can change them).
 
     Parameters
     ----------
@@ -126,12 +126,12 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
         None and int as in scikit-learn: 5, or that many folds, stratified where y has one class per row.
     scoring : str, callable or None, default=None
         None: exact match. "log_prob": mean log-probability of the set (with NaN in y, of what is known of it), at least
-        log 1e-6 per row. Else a name that scikit-learn knows, or a function (estimator, X, y) -> float, which gets
-        weights if it has an argument sample_weight.
+        log 1e-6 per row. Otherwise a name that scikit-learn knows, or a function (estimator, X, y) -> float, which gets
+        the weights if it has an argument sample_weight.
     n_jobs : int, default=None
         Processes over folds in fit, as in joblib; threads over rows in predictions, as for MLRHClassifier.
     l1_ratios : sequence of floats, default=None
-        Values of l1_ratio to try; None leaves it at `l1_ratio`. Among equals the strongest penalty, then the first.
+        Values of l1_ratio to try; None: only `l1_ratio`. Ties go to the smallest C, then to the first l1_ratio.
     label_space, min_labels, max_labels, size_bias, l1_ratio, fit_intercept, solver, mm_step, tol, max_iter
         See MLRHClassifier.
     decision, answer_sizes, verbose
@@ -144,7 +144,7 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
         In ascending order.
     scores_ : array of shape (n_folds, n_Cs), with l1_ratios (n_folds, n_l1_ratios, n_Cs)
     best_score_ : float
-        Mean of scores_ at C_; somewhat optimistic, as it is the best of several.
+        Mean of scores_ at C_; somewhat optimistic, since it is the best of several.
     coef_, intercept_ and all others
         See MLRHClassifier.
 
@@ -223,16 +223,16 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
 class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
     """KernelMLRHClassifier with C and gamma chosen by cross validation.
 
-    One factorisation of the kernel matrix per fold and gamma serves all C. The mean score over the folds decides; among
-    equals the strongest penalty, then the first gamma.
+    One factorisation of the kernel matrix per fold and gamma serves all C. The mean score over the folds decides; ties
+    go to the smallest C, then to the first gamma.
 
     Parameters
     ----------
     Cs, cv, scoring, n_jobs
         See MLRHClassifierCV.
     gammas : sequence of floats, "scale" and "auto", default=("scale",)
-        Values of gamma to try; "scale" is that of the training rows of each fold. Only kernels that have a gamma need
-        more than one.
+        Values of gamma to try; "scale" is computed from the training rows of each fold. More than one makes sense only
+        for kernels that have a gamma.
     kernel, degree, coef0
         See KernelMLRHClassifier.
     label_space, min_labels, max_labels, size_bias, fit_intercept, solver, mm_step, tol, max_iter
@@ -249,7 +249,7 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
         In ascending order.
     scores_ : array of shape (n_folds, n_gammas, n_Cs)
     best_score_ : float
-        Mean of scores_ at the values chosen; somewhat optimistic, as it is the best of several.
+        Mean of scores_ at the values chosen; somewhat optimistic, since it is the best of several.
     dual_coef_, intercept_ and all others
         See KernelMLRHClassifier.
 
@@ -361,7 +361,7 @@ def _check_scoring(scoring, form, Y):
 
 
 def _splits(cv, form, y, Y):
-    """Pairs of training and held-out rows; classes are stratified, label sets can't be."""
+    """Pairs (training rows, held-out rows); stratified for one class per row, which scikit-learn can do."""
     classes = y if form.is_one_class_per_row else None
     folds = list(check_cv(cv, classes, classifier=form.is_one_class_per_row).split(np.zeros(len(Y)), classes))
     if not folds:
@@ -389,10 +389,10 @@ def validation_scores(
     Cs : ascending sequence of floats
     splits : list of (training indices, validation indices)
     scorers : sequence of functions (fitted estimator, X, y) -> float, higher is better
-    settings : sequence of parameters to set beside C, as dictionaries
+    settings : sequence of dictionaries of further parameters to try
     sample_weight : array of shape (n_samples,), optional
-        For the fits, and for the scorers that take an argument of that name. Rows of weight 0 are left out; where a
-        fold holds out no others, its scores are NaN.
+        For the fits, and for scorers with an argument of that name. Rows of weight 0 are left out. The scores of a fold
+        that holds out only such rows are NaN.
     n_jobs : processes over folds and settings
     """
     tasks = [(train, held_out, setting) for train, held_out in splits for setting in settings]
@@ -405,15 +405,15 @@ def validation_scores(
 
 
 def exact_match(model, X, y, sample_weight=None) -> float:
-    """Share of rows whose predicted set is right as a whole; the scoring None."""
+    """Share of rows whose predicted set is right as a whole: the scoring None."""
     return model.score(X, y, sample_weight)
 
 
 def log_prob(model, X, y, sample_weight=None) -> float:
-    """Mean log-probability of what is known of the rows of y, each counted as at least log 1e-6; "log_prob".
+    """Mean log-probability of what is known of the rows of y, at least log 1e-6 each: the scoring "log_prob".
 
-    Where y is complete, of the true set. A set with a label that training didn't show counts as log 1e-6, a row of
-    which nothing is known not at all; NaN if there are no others.
+    Where y is complete, that of the true set. A set with a label that training didn't show counts as log 1e-6. A row of
+    which nothing is known is left out; NaN if there is no other row.
     """
     return _log_prob_of(model, model.distribution(X), y, sample_weight)
 
@@ -431,14 +431,14 @@ def _log_prob_of(model, distribution, y, sample_weight=None):
     return float(weights @ losses / weights.sum()) if weights.any() else np.nan
 
 
-OF_DISTRIBUTIONS = {exact_match: _exact_match_of, log_prob: _log_prob_of}  # the same of a distribution at hand
+OF_DISTRIBUTIONS = {exact_match: _exact_match_of, log_prob: _log_prob_of}  # the same, from a distribution at hand
 
 
 def best_index(scores, *, decimals=None) -> tuple[int, int]:
     """Indices of setting and C with the best mean over folds of scores (n_folds, n_settings, n_Cs).
 
-    Among equals the smallest C and then the first setting; with decimals, means equal to so many are equal. A mean that
-    isn't a number counts as the worst.
+    Ties go to the smallest C, then to the first setting; with decimals, means are rounded first. A mean that is NaN
+    counts as the worst.
     """
     mean = scores.mean(axis=0) if decimals is None else np.round(scores.mean(axis=0), decimals)
     mean = np.where(np.isnan(mean), -np.inf, mean)
@@ -447,7 +447,7 @@ def best_index(scores, *, decimals=None) -> tuple[int, int]:
 
 
 def _path_scores(estimator, rows, train, held_out, setting, Cs, scorers):
-    """Scores (n_Cs, n_scorers) of one fold at one setting; rows are X, y and their weights or None."""
+    """Scores (n_Cs, n_scorers) of one fold at one setting; rows are X, y and weights (or None)."""
     X, y, weights = rows
     model = clone(estimator).set_params(**setting)
     if weights is not None:
@@ -459,7 +459,8 @@ def _path_scores(estimator, rows, train, held_out, setting, Cs, scorers):
     weight, weighted = (None, {}) if weights is None else (weights[train], {"sample_weight": weights[held_out]})
     arguments = [weighted if _takes_weights(scorer) else {} for scorer in scorers]
     with warnings.catch_warnings():
-        # A label may be constant within a fold, and an extreme C stop early; the final fit has its own warnings.
+        # A label may be constant within a fold, and a fit with an extreme C may not converge. Neither matters to the
+        # user: the fit to all rows has its own warnings.
         warnings.filterwarnings("ignore", "The training rows don't determine the model", UserWarning)
         warnings.simplefilter("ignore", ConvergenceWarning)
         held_out_rows = _HeldOut(X_held_out, y_held_out)
@@ -470,7 +471,7 @@ def _path_scores(estimator, rows, train, held_out, setting, Cs, scorers):
 
 
 class _HeldOut:
-    """Held-out rows and what scores are made of, which is the same for all C: kernel values are computed once."""
+    """Held-out rows, and what scores are computed from; kernel values are the same for all C and computed once."""
 
     def __init__(self, X, y):
         self._X, self._y, self._compared = X, y, None
@@ -478,14 +479,14 @@ class _HeldOut:
     def score(self, fitted, scorer, arguments):
         if scorer not in OF_DISTRIBUTIONS:
             return scorer(fitted, self._X, self._y, **arguments)
-        if not isinstance(self._compared, list):  # blocks that are too large to keep are made again
+        if not isinstance(self._compared, list):  # a generator: blocks too large to keep are computed again
             self._compared = fitted._compared(self._X)
         distribution = fitted._distribution_of(fitted._scores_of(self._compared))
         return OF_DISTRIBUTIONS[scorer](fitted, distribution, self._y, **arguments)
 
 
 def _fits(model, X, y, Cs, weight):
-    """Yields the model fitted at each C; what goes wrong in a fit, not in a score, is said to be of a fold."""
+    """Yields the model fitted at each C; an error of a fit says that it belongs to a fold."""
     try:
         yield from model._fit_path(X, y, Cs, weight)
     except ValueError as error:
@@ -493,7 +494,7 @@ def _fits(model, X, y, Cs, weight):
 
 
 def _parts(model, X, train, held_out):
-    """Training and held-out rows; of a precomputed kernel the columns of the training rows."""
+    """Training and held-out rows of X; of a precomputed kernel only the columns of the training rows."""
     if getattr(model, "kernel", None) != "precomputed":
         return _safe_indexing(X, train), _safe_indexing(X, held_out)
     X = X if sparse.issparse(X) else np.asarray(X)
@@ -501,6 +502,6 @@ def _parts(model, X, train, held_out):
 
 
 def _takes_weights(scorer):
-    """Whether a function of (estimator, X, y) has an argument sample_weight; scikit-learn's own scorers do."""
+    """Whether a scorer has an argument sample_weight, as scikit-learn's own scorers do."""
     parameters = signature(scorer).parameters
     return "sample_weight" in parameters or any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())

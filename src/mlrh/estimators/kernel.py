@@ -14,12 +14,12 @@ from mlrh._warnings import warn
 from mlrh.estimators._base import MLRHBase
 from mlrh.fitting.design import Design, GramFeatures
 
-BLOCK_ENTRIES = 2**22  # of a kernel matrix that are there at a time
+BLOCK_ENTRIES = 2**22  # entries of a kernel matrix that exist at a time in predictions: 32 MB
 
 
 @dataclass(frozen=True)
 class _KernelPart:
-    """The design of the kernel matrix's features, and the features with the way to dual coefficients."""
+    """The design to solve in, and the Gram features it is made of, which lead back to dual coefficients."""
 
     design: Design
     X: Any
@@ -154,6 +154,7 @@ class KernelMLRHClassifier(MLRHBase):
     def _prepare(self, X, weights, C, *, keep_gram=False):
         gamma = self._gamma_value(X, weights)
         gram = self._kernel_matrix(X, X, gamma)
+        # scikit-learn's own kernels are symmetric; others may be off by rounding, so the mean is taken.
         if callable(self.kernel) or self.kernel == "precomputed":
             _check_symmetric(gram)
             gram = 0.5 * (gram + gram.T)
@@ -171,6 +172,7 @@ class KernelMLRHClassifier(MLRHBase):
         return coef, intercept + prepared.design.mean @ coef
 
     def _warn_of_rounding(self, prepared):
+        # The penalty is 1/C: what rounding hides of the kernel matrix matters if it is not small beside that.
         if prepared.features.lost > 0.01 / self.C > 0:
             warn(
                 "The kernel matrix is so unevenly scaled that rounding hides a part of it that matters at this C. "
@@ -180,12 +182,12 @@ class KernelMLRHClassifier(MLRHBase):
     def _keep(self, prepared, coef, mean_score):
         dtype = prepared.X.dtype
         self._gamma = prepared.gamma
-        self.X_fit_ = None if self.kernel == "precomputed" else prepared.X.copy()  # a later change of X is not ours
+        self.X_fit_ = None if self.kernel == "precomputed" else prepared.X.copy()  # the caller may change X later
         self.dual_coef_ = np.ascontiguousarray(prepared.features.to_dual(coef).T).astype(dtype)
         self.intercept_ = (mean_score - prepared.design.mean @ coef).astype(dtype)
 
     def _compared(self, X):
-        """Blocks of kernel values of X and the rows of the fit: one to keep, or several, each made as it is used."""
+        """Kernel values of X and the rows of the fit, in blocks: a list of one, or a generator of several."""
         X = self._validate_X(X, reset=False)
         X = X[:, self.support_] if self.kernel == "precomputed" else X
         n_rows, step = X.shape[0], max(1, BLOCK_ENTRIES // self.dual_coef_.shape[1])
@@ -201,7 +203,7 @@ class KernelMLRHClassifier(MLRHBase):
         return np.concatenate(parts)
 
     def _kernel_matrix(self, X, other, gamma):
-        """Kernel values in float64: rounded to float32 the matrix would have negative eigenvalues."""
+        """Kernel values (n_samples, n_fit) in float64: in float32 the matrix could have negative eigenvalues."""
         if self.kernel == "precomputed":
             return np.asarray(X.toarray() if sparse.issparse(X) else X, np.float64)
         X, other = X.astype(np.float64, copy=False), other.astype(np.float64, copy=False)
@@ -219,7 +221,7 @@ class KernelMLRHClassifier(MLRHBase):
 
 
 def gamma_scale(X, weights=None) -> float:
-    """1 / (n_features * variance of X), what gamma="scale" means; rows count by their weights."""
+    """1 / (n_features * variance of X), the value of gamma="scale", with weighted rows."""
     weights = np.ones(X.shape[0]) if weights is None else weights
     mean = (weights @ X).mean() / weights.sum()
     if sparse.issparse(X):

@@ -18,13 +18,13 @@ from mlrh.estimators import _targets
 from mlrh.estimators._base import MLRHBase, check_strength
 from mlrh.fitting.design import Design, GramRows, OrthogonalRows, row_space
 
-FEW_ROWS = 8  # sparse ones, whose product is made without a copy of all coefficients
-MAX_BYTES = 2**28  # of the rows that partial_fit keeps
+FEW_ROWS = 8  # up to so many sparse rows are multiplied one by one, which spares a copy of all coefficients
+MAX_BYTES = 2**28  # of the rows that partial_fit keeps: 256 MiB
 
 
 @dataclass(frozen=True)
 class _LinearPart:
-    """The design of X (`outer`) and the one to solve in: the same, or that of its row space."""
+    """The design of X (`outer`) and the one to solve in (`design`): the same, or that of its row space."""
 
     design: Design
     outer: Design
@@ -33,7 +33,7 @@ class _LinearPart:
 
 @dataclass(frozen=True)
 class _KeptRows:
-    """Rows that stand for all that partial_fit was shown: each of them, or one in 2**level with that weight."""
+    """Rows that represent all rows shown to partial_fit: all of them, or one in 2**level with 2**level the weight."""
 
     X: Any
     Y: np.ndarray
@@ -41,8 +41,9 @@ class _KeptRows:
     level: int = 0
 
     def plus(self, X, Y, weights):
-        """These rows and more, thinned by half as often as it takes to need no more than MAX_BYTES."""
+        """These rows and more, thinned by half until they take no more than MAX_BYTES."""
         X = self._alike(X)
+        # New rows are thinned as much as the rows kept, so that every row had the same chance to be kept.
         drawn = self._drawn(len(Y), 0.5**self.level)
         X, Y, weights = X[drawn], Y[drawn], weights[drawn] * 2.0**self.level
         stack = partial(sparse.vstack, format="csr") if sparse.issparse(X) else np.concatenate
@@ -54,11 +55,12 @@ class _KeptRows:
         return rows
 
     def _drawn(self, n_rows, share):
-        """Numbers of about that share of rows, at least one; the same calls draw the same rows."""
+        """Numbers of about that share of the rows, at least one. The same sequence of calls draws the same rows."""
         chosen = np.flatnonzero(np.random.RandomState(len(self.Y)).random_sample(n_rows) < share)
         return chosen if share == 1 or len(chosen) else np.arange(min(n_rows, 1))
 
     def _alike(self, X):
+        """X in the form of the rows kept: sparse or dense, float32 or float64."""
         if sparse.issparse(self.X) and not sparse.issparse(X):
             X = sparse.csr_array(X)
         elif sparse.issparse(X) and not sparse.issparse(self.X):
@@ -71,7 +73,7 @@ class _KeptRows:
 
 
 def _has_one_C(model):
-    """True, or an AttributeError that says why this model has no partial_fit."""
+    """True; an AttributeError says why a classifier that chooses C has no partial_fit."""
     if not hasattr(model, "C"):
         raise AttributeError("partial_fit needs one C, and this class chooses it; use MLRHClassifier with that C.")
     return True
@@ -81,17 +83,18 @@ class MLRHClassifier(MLRHBase):
     """Multilabel logistic regression: one exact joint model of the whole label set, with linear scores.
 
     P(y | x) is proportional to exp(sum_k y_k (coef_k . x + intercept_k) + b(y)) over a label space: all sets of
-    min_labels to max_labels labels, or the sets seen in training. With one class per row it is softmax regression (two
-    classes: binary logistic regression); with min_labels=0 and max_labels=n_labels it is one binary logistic regression
-    per label.
+    min_labels to max_labels labels, or the sets seen in training. With one class per row it is softmax regression (with
+    two classes, binary logistic regression). With min_labels=0 and max_labels=n_labels it is one binary logistic
+    regression per label.
 
     y may be an indicator matrix (array, nested list of 0 and 1, sparse matrix, or a pandas or polars DataFrame whose
     columns name the labels), a list of label sets (sets of any labels, or tuples or lists of strings), or one class per
     row. predict answers in the same form: an array for nested lists and Series, else the container that was given.
 
-    An indicator matrix may hold NaN (or None, or be masked) where nobody looked. The fit then maximises the probability
-    of what is known, summed over all sets that agree with it; this is no longer convex, and starts from one logistic
-    regression per label on its known entries. Automatic sizes count known ones. Observed sets come from complete rows.
+    An indicator matrix may hold NaN (or None, or be masked) where a label is unknown. The fit then maximises the
+    probability of what is known, summed over all sets that agree with it. This is no longer convex; the fit starts from
+    one logistic regression per label on its known entries. Automatic sizes count the labels known to be present.
+    Observed sets come from complete rows.
 
     Parameters
     ----------
@@ -99,40 +102,40 @@ class MLRHClassifier(MLRHBase):
         "cardinality": all sets of an admissible size. "observed": the sets that training shows, each with a learned
         bias, so that labels can attract each other. Or an instance of a class of mlrh.spaces, or of your own.
     min_labels, max_labels : int or "auto", default="auto"
-        Smallest and largest admissible size. "auto" takes them from the training rows, so a small training set whose
-        rows all happen to have two labels or more can never answer with one: min_labels=1 is the remedy. Rows outside
-        given sizes are an error. They don't apply to one class per row.
+        Smallest and largest admissible size. "auto" takes them from the training rows. So after a small training set
+        whose rows all happen to have two labels or more, one label is impossible: set min_labels=1 to allow it. Rows
+        outside the given sizes are an error. Not used with one class per row.
     size_bias : bool, default=False
         Learn a bias b(|y|) per size in the cardinality space. In the observed space a bias per set is always learned.
     C : float, default=1.0
-        Inverse strength of the penalty, as in LogisticRegression: the objective is C * loss + |coef|^2 / 2; no
-        penalty where it is np.inf. Intercepts and biases are not penalised beyond what keeps them finite.
+        Inverse strength of the penalty, as in LogisticRegression: the objective is C * loss + |coef|^2 / 2. np.inf: no
+        penalty. Intercepts and biases are only penalised as much as it takes to keep them finite.
     l1_ratio : float, default=0.0
         Share of the L1 penalty, as in LogisticRegression: the penalty is l1_ratio |coef|_1 + (1 - l1_ratio) / 2
         |coef|^2. Where it is not 0, coefficients of features that hardly help are exactly 0.
     fit_intercept : bool, default=True
     solver : {"auto", "lbfgs", "newton-cg", "mm", "prox-newton"} or function, default="auto"
-        "auto" is "lbfgs", or "prox-newton" where l1_ratio is not 0, which is the only one that can do that. "mm" is the
-        paper's majorisation-minimisation. All reach the same optimum, mm slowly. A function of your own is called as
-        these are (docs/extending.md).
+        "auto" is "lbfgs", or "prox-newton" where l1_ratio is not 0, the only one that can minimise an L1 penalty. "mm"
+        is the paper's majorisation-minimisation. All reach the same optimum, mm slowly. For a function of your own see
+        docs/extending.md.
     mm_step : {"safe", "paper"}, default="safe"
-        Step of "mm": the bound that holds for all labels jointly, or the paper's, twice as long, which is allowed where
-        it can't increase the objective (cardinality space without size_bias).
+        Step of "mm". "safe": by a bound on the curvature of all labels jointly. "paper": by the paper's bound, twice as
+        long; allowed where it can't increase the objective (cardinality space without size_bias).
     tol : float, default=1e-7
-        Stop when the decrease still to be had is estimated below tol times the loss of the uniform distribution.
+        Stop when the decrease that is left is estimated at no more than tol times the loss of the uniform distribution.
     max_iter : int, default=1000
     warm_start : bool, default=False
-        Start from the last fit, if it has the same features and labels. A fit that Ctrl-C interrupts then leaves what
-        it has reached, a usable model from which the next fit goes on; otherwise it leaves the model as it was.
+        Start from the last fit, if it has the same features and labels. If Ctrl-C interrupts such a fit, what it has
+        reached is kept: a usable model, from which the next fit goes on. Without warm_start the model stays as it was.
     decision : {"exact_match", "hamming", "f1", "jaccard"}, ("top", k) or callable, default="exact_match"
         What predict maximises. "exact_match": the probability that the whole set is right; always a set of the label
-        space. "hamming": the expected number of right labels. "f1", "jaccard": that metric of a row's set, expected.
-        ("top", k): the right labels among k. A function f(tp, fp, fn): its expectation, see mlrh.decisions.best. All
-        but "exact_match" may answer with an empty set, or with more than max_labels labels, unless answer_sizes forbids
-        it. One class per row is always predicted as the most probable class.
+        space. "hamming": the expected number of right entries. "f1", "jaccard": the expected metric of a row's set.
+        ("top", k): the expected number of right labels among k. A function f(tp, fp, fn): its expectation, see
+        mlrh.decisions.best. All but "exact_match" may answer with an empty set, or with more than max_labels labels,
+        unless answer_sizes forbids it. With one class per row, it is always the most probable class.
     answer_sizes : (int or None, int or None), default=None
-        Smallest and largest number of labels that predict answers with, the best within them being found. (min_labels
-        and max_labels say which sets can be true.) None: no limit. They don't apply to one class per row.
+        Smallest and largest number of labels that predict answers with; it finds the best answer within them. None: no
+        limit. (min_labels and max_labels say which sets can be true.) Not used with one class per row.
     n_jobs : int, default=None
         Threads over rows in the cardinality space and in products with sparse features or few labels. None: all usable
         cores, 1 inside a joblib worker.
@@ -220,13 +223,13 @@ class MLRHClassifier(MLRHBase):
     def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
         """Fit to more rows: the model becomes that of `fit` to all rows shown so far, starting from the last one.
 
-        Rows are kept, up to 256 MiB of them, which is what later calls build on. Beyond that, a uniform random sample
-        stands for them, thinned by half whenever it outgrows the budget: the objective is then that of the sample,
-        scaled up, and the sizes and sets that the label space admits are those of the rows kept. The same row shown
-        twice counts twice. A call takes time for all rows kept: few large calls are cheaper than many small ones.
+        All rows are kept, up to 256 MiB. Beyond that, a uniform random sample represents them; it is thinned by half
+        whenever it outgrows the budget. The objective is then that of the sample, scaled up, and the label space has
+        the sizes and sets of the rows kept. A row shown twice counts twice. The time of a call grows with the number of
+        rows kept, so a few large calls are cheaper than many small ones.
 
-        After `fit`, which keeps no rows, the first call begins anew; so it does with a model that was loaded from a
-        file, unless `mlrh.persistence.save` was asked to keep the rows.
+        `fit` keeps no rows, so the first call after it starts anew. So does the first call after loading a model from a
+        file, unless it was saved with `mlrh.persistence.save(model, path, keep_rows=True)`.
 
         Parameters
         ----------
@@ -256,7 +259,7 @@ class MLRHClassifier(MLRHBase):
         _targets.check_same_length(X, Y)
         if len(Y) == 0:
             raise ValueError("X and y must have at least one row; got none. Leave empty chunks out.")
-        noting = copy(self)  # so that a call that fails leaves what is known of X
+        noting = copy(self)  # gets n_features_in_ and names: if this call fails, self keeps what it had
         X = noting._validate_X(X, reset=is_first)
         weights = _check_sample_weight(
             sample_weight, Y, dtype=np.float64, ensure_non_negative=True, allow_all_zero_weights=True
@@ -269,12 +272,12 @@ class MLRHClassifier(MLRHBase):
         problem = self._problem(kept.X, kept.Y, kept.weights, np.arange(len(kept.Y)), form, noting)
         n_seen = len(Y) if is_first else self.n_samples_seen_ + len(Y)
         self._solve(problem, warm=not is_first)
-        del self.support_  # rows are numbered within a call
+        del self.support_  # would number the rows kept, not those of any call
         self._kept, self.n_samples_kept_, self.n_samples_seen_ = kept, len(kept.Y), n_seen
         return self
 
     def _declared_form(self, y, classes, *, is_first):
-        """The form of y: declared at the first call, or that of an earlier fit, and then the same."""
+        """The form of y: declared at the first call, later that of the first call or of an earlier fit."""
         if is_first and (classes is not None or not hasattr(self, "_targets")):
             return _targets.declared(y, classes)
         if classes is not None:
@@ -284,7 +287,7 @@ class MLRHClassifier(MLRHBase):
     def largest_weights(self, n: int = 10, *, feature_names=None) -> dict[Any, list[tuple[str, float]]]:
         """The n weights of largest magnitude of each label: {label: [(feature, weight), ...]}.
 
-        feature_names overrides the names of the training columns, for example with those a pipeline's vectorizer gives.
+        feature_names replaces the names of the training columns, for example by those of a pipeline's vectorizer.
         """
         check_is_fitted(self)
         if not isinstance(n, Integral) or n < 1:
@@ -312,7 +315,7 @@ class MLRHClassifier(MLRHBase):
     def _prepare(self, X, weights, C, *, keep_gram=False):
         options = {"fit_intercept": self.fit_intercept, "keep_gram": keep_gram, "n_jobs": self.n_jobs}
         outer = Design(X, weights, **options)
-        rows = row_space(outer, C) if self.l1_ratio == 0 else None  # an L1 penalty is one on coefficients of X itself
+        rows = row_space(outer, C) if self.l1_ratio == 0 else None  # an L1 penalty needs the coefficients of X itself
         inner = outer if rows is None else Design(rows.features, weights, n_leading=rows.n_leading, **options)
         return _LinearPart(inner, outer, rows)
 
@@ -328,7 +331,7 @@ class MLRHClassifier(MLRHBase):
         coef = coef if prepared.rows is None else prepared.rows.expand(coef)
         dtype = prepared.outer.X.dtype
         self.coef_ = np.ascontiguousarray(coef.T).astype(dtype)
-        # With the coefficients as they are stored: their rounding times a large mean would not be small.
+        # From the coefficients as they are stored: in float32 their rounding error times a large mean would matter.
         self.intercept_ = (mean_score - self.coef_ @ prepared.outer.mean).astype(dtype)
 
     def _compared(self, X):
@@ -340,7 +343,7 @@ class MLRHClassifier(MLRHBase):
 
 
 def _products(X, coef):
-    """X @ coef.T; a few sparse rows are multiplied without the copy of all coefficients that the product would make."""
+    """X @ coef.T (n_samples, n_labels); SciPy's sparse product would copy all coefficients even for a few rows."""
     if not sparse.issparse(X) or X.shape[0] > FEW_ROWS:
         return np.asarray(X @ coef.T)
     products = np.empty((X.shape[0], len(coef)), X.dtype)

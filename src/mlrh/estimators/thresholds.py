@@ -1,6 +1,7 @@
-"""Thresholds for the labels of any classifier, chosen for a metric by cross validation without refitting per threshold.
+"""TunedThresholds: thresholds for the labels of any classifier, chosen for a metric by cross validation.
 
-Knows the forms of y and what classifiers answer with, and nothing of the joint model, its label spaces or its solvers.
+The classifier is fitted once per fold. All thresholds are tried on its scores of the held-out rows: sorted from the
+highest down, each further entry that is taken changes the counts by one, so all cut-offs cost one cumulative sum.
 """
 
 from collections.abc import Callable
@@ -21,9 +22,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from mlrh._indicators import as_indicator
 from mlrh.estimators import _held_out, _targets
 
-MAX_SWEEPS = 100  # over the labels, in coordinate ascent; each sweep but the last improves, and a handful is usual
-TIE = 1e-12  # relative; values this close are equal: sums over rows in another order differ by less
-METRICS = {  # and the groups of entries whose values are averaged
+MAX_SWEEPS = 100  # over the labels, in coordinate ascent: bounds the time; a handful is usual
+TIE = 1e-12  # values this close, relative to their magnitude, are equal: the order of a sum over rows changes less
+METRICS = {  # names, and the groups of entries over which values are averaged
     "f1_macro": "labels",
     "f1_micro": "all",
     "f1_example": "rows",
@@ -37,7 +38,7 @@ METRICS = {  # and the groups of entries whose values are averaged
 
 @dataclass(frozen=True)
 class Ends:
-    """The interval of possible scores, the usual threshold in it, and the method that gives them."""
+    """The interval of possible scores, the usual threshold, and the classifier's method that gives the scores."""
 
     low: float
     high: float
@@ -53,15 +54,15 @@ def best_thresholds(Y, scores, *, metric="f1_macro", per_label=True, beta=1.0, s
     """Thresholds (n_labels,) that maximise a metric of the sets {k: scores[i, k] > thresholds[k]}.
 
     All distinct cut-offs of the scores are tried, by sorting and cumulative counts. One threshold for all labels is
-    exact, in O(N log N) for N = n_samples * n_labels. One per label is exact for the macro and micro averages and for
-    Hamming, in O(N log N) too (times the few steps of Dinkelbach's iteration for the micro average); for averages over
-    rows and exact match, which couple the labels, it is found by coordinate ascent from the best common threshold:
-    never worse than that one, but not always the best.
+    exact, in O(N log N) for N = n_samples * n_labels. One per label is exact for macro and micro averages and for
+    Hamming, in O(N log N) too (times the few steps of Dinkelbach's iteration for the micro average). Averages over rows
+    and exact match couple the labels: there, thresholds per label are found by coordinate ascent from the best common
+    threshold. They are never worse than that one, but not always the best.
 
-    A threshold lies halfway between two scores, or between a score and the end of [0, 1]; where even a score of 0 is to
-    be taken, just below 0. Of thresholds that do equally well the one nearest to 1/2 is chosen. Scores outside [0, 1]
-    are taken for values of a decision function, without ends: the nearest to 0 is chosen, and a threshold that takes
-    all or none of the scores is next to the lowest or the highest.
+    A threshold lies halfway between two scores, or between a score and the end of [0, 1]; if even a score of 0 is to be
+    taken, just below 0. Ties go to the threshold nearest to 1/2. If any score lies outside [0, 1], scores are values of
+    a decision function, which has no ends: ties go to the threshold nearest to 0, and a threshold that takes all or
+    none of the scores lies next to the lowest or the highest.
 
     Parameters
     ----------
@@ -91,18 +92,18 @@ def best_thresholds(Y, scores, *, metric="f1_macro", per_label=True, beta=1.0, s
 class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """A classifier that predicts the labels whose probability exceeds a threshold chosen for a metric.
 
-    The estimator is fitted once per fold, and once more to all rows; what it gives the held-out rows, pooled over the
-    folds, decides the thresholds over all distinct cut-offs (see `best_thresholds`: which choices are exact and which
-    are not). On these rows the thresholds are never worse than 1/2 for every label.
+    The estimator is fitted once per fold, and once more to all rows. The thresholds are chosen among all distinct
+    cut-offs of its scores for the held-out rows of all folds (`best_thresholds` says which choices are exact). On these
+    rows they are never worse than 1/2 for every label.
 
-    Rare labels: one that no held-out row of some fold has, or every one, tells too little to have a threshold of its
-    own, and takes the best common threshold of all labels. With very many folds that is every label.
+    Rare labels: if all held-out rows of some fold have a label, or none has it, the label gets the best common
+    threshold instead of its own, since too few rows tell about it. With very many folds that is every label.
 
     Parameters
     ----------
     estimator : classifier
-        With probabilities of any usual form, a matrix (n_samples, n_labels) or a list of one matrix per label; or else
-        with a decision_function, where 0 takes the place of 1/2.
+        With predict_proba, a matrix (n_samples, n_labels) or a list of one matrix per label; or else with a
+        decision_function, where 0 takes the place of 1/2.
     metric : str, default="f1_macro"
         "f1_macro", "f1_micro", "f1_example" (F-beta averaged over labels, pooled, averaged over rows), "jaccard_macro",
         "jaccard_micro", "jaccard" (over rows), "hamming" (share of right entries, 1 - Hamming loss) or "exact_match".
@@ -110,8 +111,8 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     per_label : bool, default=True
         One threshold per label; False: the same for all.
     cv : int, splitter, iterable of (training rows, held-out rows) or None, default=None
-        None (5, or fewer where rows are fewer) and int: that many shuffled folds, over which each label is spread as
-        evenly as the others allow, rarest first. Folds may repeat rows, but not all in the first one.
+        An int, or None for 5 (or fewer, where rows are fewer): that many shuffled folds, over which labels are spread
+        evenly, rarest first. Folds may repeat rows, but the first one must not hold out all of them.
     beta : float, default=1.0
         Weight of recall against precision in the F metrics; 1 with all others.
     n_jobs : int, default=None
@@ -124,7 +125,7 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         The best one for all labels.
     has_own_threshold_ : array of shape (n_labels,), bool
     best_score_ : float
-        The metric on all held-out rows at thresholds_. Optimistic, as they were chosen by the same rows.
+        The metric on all held-out rows at thresholds_. Optimistic, since the same rows chose them.
     cv_scores_ : array of shape (n_folds,)
         The same in each fold.
     honest_score_, honest_scores_ : float, array of shape (n_folds,)
@@ -194,7 +195,7 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self
         """
         metric = metric_of(self.metric, self.beta)
-        fitted = copy(self)  # so that a fit that fails leaves the last one as it was
+        fitted = copy(self)  # if this fit fails, self keeps the last one
         X = indexable(validate_data(fitted, X, skip_check_array=True))[0]
         form, Y = _targets.encode(y, partly_known=True)
         _check_estimator(self.estimator, form)
@@ -217,8 +218,8 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def predict_proba(self, X) -> np.ndarray:
         """The estimator's P(y_k = 1 | x), (n_samples, n_labels), once fitted to labels.
 
-        Not with two classes as y: predict would contradict the larger of their probabilities. These are
-        estimator_.predict_proba(X).
+        Not available with two classes as y, where predict may contradict the larger probability; use
+        estimator_.predict_proba(X) there.
         """
         return self._scores(X)
 
@@ -231,8 +232,8 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return scores[:, 0] if self._targets.is_one_class_per_row else scores
 
     def score(self, X, y, sample_weight=None) -> float:
-        """Share of rows whose predicted set is exactly right, as of every classifier here, whatever the metric."""
-        predicted = self._predict_sets(X)  # first, so that what isn't fitted says so
+        """Share of rows whose predicted set is exactly right, whatever the metric, as for every classifier here."""
+        predicted = self._predict_sets(X)  # before y is looked at: raises NotFittedError first
         return self._targets.share_right(predicted, y, sample_weight)
 
     def __sklearn_tags__(self):
@@ -243,7 +244,7 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return tags
 
     def _choose(self, rows, first_fold, metric):
-        """Set the thresholds and what the held-out rows say of them."""
+        """Set the thresholds, and the attributes that measure them on held-out rows."""
         self.has_own_threshold_ = self.per_label & seen_in_every_fold(rows)
         self.thresholds_, self.common_threshold_ = tune(rows, metric, self.has_own_threshold_)
         honest = np.empty(rows.Y.shape, bool)
@@ -275,13 +276,13 @@ def _check_estimator(estimator, form):
 
 
 def _scores_of_fold(task, train, rows):
-    """Scores of the held-out rows by the estimator fitted to the others, and their ends."""
+    """Scores (n_held_out, n_labels) of held-out rows by the estimator fitted to the training rows, and their Ends."""
     never = task.never(train)
     return task.answer(train, rows, lambda fitted, X: (_scores(fitted, X, never), _ends(fitted)))
 
 
 def _pooled(task, folds, answers):
-    """The held-out rows of all folds."""
+    """The Rows held out by all folds."""
     numbers = np.concatenate([rows for _, rows in folds])
     scores = np.vstack([scores for scores, _ in answers])
     fold = np.repeat(np.arange(len(folds)), [len(rows) for _, rows in folds])
@@ -304,7 +305,10 @@ def _scores(fitted, X, never):
 
 @dataclass(frozen=True)
 class Metric:
-    """The mean over groups of entries, "labels", "rows" or "all", of value(tp, fp, fn, size); beta2 is beta squared."""
+    """The mean of value(tp, fp, fn, size) over groups of entries: "labels", "rows" or "all" (one group).
+
+    beta2 is beta squared.
+    """
 
     value: Callable
     over: str
@@ -328,10 +332,10 @@ class Rows:
 def metric_of(name, beta):
     if name not in METRICS:
         raise ValueError(f"metric must be one of {', '.join(map(repr, METRICS))}; got {name!r}.")
-    if not 1e-6 <= beta <= 1e6:  # beyond, the square drowns the other counts
+    if not 1e-6 <= beta <= 1e6:  # beyond, beta squared rounds the other counts away
         raise ValueError(f"beta must lie between 1e-6 and 1e6; got {beta}.")
     if name.startswith("f1"):
-        # A row that has no label and gets none is right; a label or a pool without any has nothing to be right about.
+        # 0/0: a row that has no label and gets none is right, so 1; for a label, or all entries, it is 0 by convention.
         empty = 1.0 if name == "f1_example" else 0.0
         return Metric(partial(_f_beta, beta2=float(beta) ** 2, empty=empty), METRICS[name], float(beta) ** 2)
     if beta != 1:
@@ -361,7 +365,7 @@ def _ratio(numerator, denominator, empty):
 
 
 def scores_of(rows, sets, metric):
-    """The metric of predicted sets over all rows, and in each fold."""
+    """The metric of predicted sets over all rows, and in each fold (n_folds,)."""
     in_folds = [_score(rows.take(rows.fold == k), sets[rows.fold == k], metric) for k in np.unique(rows.fold)]
     return _score(rows, sets, metric), np.array(in_folds)
 
@@ -377,9 +381,9 @@ def _score(rows, sets, metric):
 
 
 def _in_groups(rows, metric, values):
-    """Values (n_rows, n_labels) by group (n_groups, size), weights of the entries, and shares of the groups.
+    """Values (n_rows, n_labels) by group (n_groups, size), weights of the entries, shares of the groups (n_groups,).
 
-    Rows are averaged by their weights; in the other groups, weights multiply the counts.
+    Where groups are rows, their mean is weighted. In other groups, weights multiply the counts.
     """
     values = values.astype(np.float64)
     if metric.over == "rows":
@@ -391,7 +395,7 @@ def _in_groups(rows, metric, values):
 
 
 def tune(rows, metric, own):
-    """Thresholds (n_labels,), the best for labels in the mask own, the best common one for others; and that one."""
+    """Thresholds (n_labels,): the best for labels in the mask own, the best common one for others; and that one."""
     common = float(_best_common(rows, metric))
     thresholds = np.full(len(own), common)
     if not own.any() or len(own) == 1:
@@ -401,7 +405,7 @@ def tune(rows, metric, own):
 
 
 def seen_in_every_fold(rows):
-    """Which labels some row has and some row lacks in every fold."""
+    """Which labels are present in some row and absent from some row of every fold, (n_labels,)."""
     parts = [rows.Y[rows.fold == fold] for fold in np.unique(rows.fold)]
     return np.all([part.any(axis=0) & ~part.all(axis=0) for part in parts], axis=0)
 
@@ -424,35 +428,36 @@ def _best_common(rows, metric):
 def _values_of_tops(metric, truth, weights):
     """The metric's value in each group where its 0, 1, ... first entries are taken, (n_groups, size + 1)."""
     tp, fp = _from_zero(truth * weights), _from_zero((1.0 - truth) * weights)
-    # Less the last sum, not the total by another order of additions: fn must end at exactly 0.
+    # Subtracted from the last cumulative sum: a total added in another order would leave fn a little off 0.
     return metric.value(tp, fp, tp[:, -1:] - tp, weights.sum(axis=1, keepdims=True))
 
 
 def _from_zero(changes):
-    """Cumulative sums along the last axis, from 0 before the first."""
+    """Cumulative sums along the last axis, with a 0 before the first: one entry more than changes."""
     sums = np.zeros((*changes.shape[:-1], changes.shape[-1] + 1))
     np.cumsum(changes, axis=-1, out=sums[..., 1:])
     return sums
 
 
 class _Cuts:
-    """All ways to cut scores (n,) in two: order from the highest down, how many are taken, and the thresholds."""
+    """All ways to cut scores (n,) in two: their order from the highest down, how many are taken, and the thresholds."""
 
     def __init__(self, scores, ends):
         self.order = np.argsort(-scores, kind="stable")
         ranked, self._default = scores[self.order], ends.default
         self.taken = np.flatnonzero(np.concatenate([[True], ranked[1:] < ranked[:-1], [True]]))
+        # The threshold of a cut lies between the last score that is taken and the first that is not.
         upper, lower = np.append(ends.high, ranked)[self.taken], np.append(ranked, ends.low)[self.taken]
         middle = 0.5 * lower + 0.5 * upper
-        # Between neighbours among the floating-point numbers there is no middle, but the lower one does not exceed it.
+        # Between adjacent floats there is no middle; the lower one is a threshold too, since it does not exceed itself.
         self.thresholds = np.where((middle < upper) & (middle >= lower), middle, lower)
         if not ends.low < self.thresholds[-1] < ranked[-1]:
             self.thresholds[-1] = np.nextafter(ranked[-1], -np.inf)
 
     def best(self, values):
-        """The threshold and value of the cut with the highest of values (n + 1,), by how many are taken.
+        """Threshold and value of the best cut; values (n + 1,) are those with 0, 1, ..., n scores taken.
 
-        Of equals, the nearest to the usual threshold.
+        Ties go to the threshold nearest to the usual one.
         """
         room = TIE * np.abs(values).max()
         values = values[self.taken]
@@ -462,7 +467,7 @@ class _Cuts:
 
 
 def _each_by_itself(rows, metric, own, thresholds):
-    """The metric is a mean over labels: the best threshold of each is the best for the metric."""
+    """Thresholds for a mean over labels: the best one of each label."""
     thresholds = thresholds.copy()
     for label in own:
         cuts = _Cuts(rows.scores[:, label], rows.ends)
@@ -472,11 +477,12 @@ def _each_by_itself(rows, metric, own, thresholds):
 
 
 def _by_dinkelbach(rows, metric, own, thresholds):
-    """The pooled F-beta is (1 + b2) tp / (b2 n_positive + n_taken), a ratio of sums over the labels.
+    """Thresholds for the F-beta of all entries, by Dinkelbach's iteration.
 
-    The best sets maximise the sum of (1 + b2) tp - F n_taken at F the best ratio, label by label; raising F from the
-    ratio reached before ends there (Dinkelbach's iteration). The pooled Jaccard index is F1 / (2 - F1), which rises
-    with F1, so that the same thresholds are best.
+    F = (1 + b2) tp / (b2 n_positive + n_taken) is a ratio of sums over labels. If F is the best ratio, the best sets
+    maximise the sum of (1 + b2) tp - F n_taken, which each label does for itself. The iteration starts with the ratio
+    reached so far and repeats with the one that follows, until it no longer rises. The Jaccard index of all entries is
+    F1 / (2 - F1), which rises with F1, so the same thresholds are best.
     """
     f_beta = replace(metric, value=partial(_f_beta, beta2=metric.beta2, empty=0.0))
     columns = []
@@ -496,10 +502,10 @@ def _by_dinkelbach(rows, metric, own, thresholds):
 
 
 def _by_coordinate_ascent(rows, metric, own, thresholds):
-    """One label after the other gets the best threshold given those of the others, until none improves.
+    """Thresholds by coordinate ascent: each label in turn gets the best one given the others, until none improves.
 
-    Whether a row has one label more or less changes the value of that row only, so the metric over all cut-offs of a
-    label is again a cumulative sum of changes.
+    One label more or less in a row changes the value of that row only, so the metric at all cut-offs of a label is
+    again a cumulative sum of changes.
     """
     thresholds, shares = thresholds.copy(), rows.weights / rows.weights.sum()
     truth, sets = rows.Y.astype(bool), rows.scores > thresholds
@@ -509,10 +515,12 @@ def _by_coordinate_ascent(rows, metric, own, thresholds):
         improved = False
         for label, cuts in columns.items():
             has, gets = truth[:, label], sets[:, label]
+            # Counts of each row without this label; then what taking the label changes in the row's value.
             tp, n_taken = tp - (has & gets), n_taken - gets
             without = _value_of_rows(metric, tp, n_taken, n_true)
             changes = shares * (_value_of_rows(metric, tp + has, n_taken + 1, n_true) - without)
             threshold, value = cuts.best(_from_zero(changes[cuts.order]))
+            # Only a true gain moves a threshold, so that the sweeps end.
             if value > changes[gets].sum() + TIE:
                 thresholds[label], improved = threshold, True
                 gets = sets[:, label] = rows.scores[:, label] > threshold
@@ -527,6 +535,6 @@ def _value_of_rows(metric, tp, n_taken, n_true):
 
 
 def _frequent_first(rows, labels):
-    """The labels from the most frequent to the rarest, so that the order of columns plays no part."""
+    """The labels from the most frequent to the rarest, so that the order of columns does not matter."""
     frequency, mean = rows.weights @ rows.Y[:, labels], rows.weights @ rows.scores[:, labels]
     return labels[np.lexsort([-mean, -frequency])]

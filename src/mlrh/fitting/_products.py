@@ -1,11 +1,14 @@
-"""Products with the feature matrix in threads: CSR times dense, and dense times few columns."""
+"""Products with the feature matrix, over threads: CSR times dense, and dense times few columns.
+
+SciPy multiplies sparse matrices in one thread, and BLAS is slow where one factor has few columns.
+"""
 
 import numpy as np
 
 from mlrh._parallel import kernel, map_blocks
 from mlrh._simd import LANES, load, splat, store
 
-TARGET_OPERATIONS = 2_000_000  # multiplications in one block: about a millisecond
+TARGET_OPERATIONS = 2_000_000  # multiplications of one block: about a millisecond, so that threads share them evenly
 
 
 def multiply_sparse(matrix, dense, *, n_jobs=None):
@@ -26,7 +29,7 @@ def multiply_sparse(matrix, dense, *, n_jobs=None):
 
 @kernel
 def _multiply_sparse_rows(data, indices, starts, dense, result):
-    """Four entries of a row at a time, so that the result is read and written a quarter as often."""
+    """Write matrix @ dense; four entries of a row at a time, so that the result is read and written less often."""
     n_columns = dense.shape[1]
     for i in range(result.shape[0]):
         row = result[i]
@@ -76,19 +79,24 @@ def multiply_thin_transposed(matrix, thin, *, n_jobs=None):
         return sums
 
     parts = map_blocks(work, len(matrix), rows_per_block=_rows_per_block(matrix, packed), n_jobs=n_jobs)
+    # Sums of blocks are added in the order of the blocks, so that the result doesn't depend on the threads.
     result = np.empty((matrix.shape[1], thin.shape[1]))
     _unpack(sum(parts[1:], parts[0]) if parts else np.zeros((len(packed), matrix.shape[1], LANES)), result)
     return result
 
 
 def _rows_per_block(matrix, packed):
-    """A multiple of 8, the rows that kernels take at a time; enough to keep sums small beside the rows themselves."""
+    """Number of rows of a block, a multiple of 8: kernels take 8 at a time.
+
+    Each block of `multiply_thin_transposed` has sums of its own; it has enough rows to make these small beside them.
+    """
     n_groups = len(packed)
     return int(max(8 * n_groups, TARGET_ENTRIES // max(1, 8 * matrix.shape[1] * n_groups))) * 8
 
 
 def _packed(thin):
-    """The columns in vectors, zeros behind them: (n_vectors, n_rows, LANES)."""
+    """The columns of thin (n_rows, n_columns) in vectors (n_vectors, n_rows, LANES), padded with zeros."""
+    # In float64: sums over many rows or features need it, also where the features are float32.
     n_rows, n_columns = thin.shape
     packed = np.zeros((-(-n_columns // LANES), n_rows, LANES))
     for group, columns in enumerate(packed):
@@ -98,6 +106,7 @@ def _packed(thin):
 
 
 def _unpack(packed, result):
+    """Write vectors (n_vectors, n_rows, LANES) into the columns of result (n_rows, n_columns)."""
     for group, columns in enumerate(packed):
         part = result[:, group * LANES : (group + 1) * LANES]
         part[:] = columns[:, : part.shape[1]]
@@ -112,6 +121,7 @@ def _multiply_rows(matrix, columns, products):
             matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3],
             matrix[i + 4], matrix[i + 5], matrix[i + 6], matrix[i + 7],
         )  # fmt: skip
+        # Eight sums in named variables stay in registers; in an array they would not.
         sum_a = sum_b = sum_c = sum_d = sum_e = sum_f = sum_g = sum_h = splat(0.0)
         for k in range(n_entries):
             own = load(columns, k)

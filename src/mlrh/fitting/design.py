@@ -1,8 +1,8 @@
-"""The linear part: features in, scores out, and back.
+"""From features to scores and back, and cheaper coordinates for features: row space and Gram features.
 
-Knows nothing of labels or probabilities. Dense and CSR features go through the same products. With an intercept,
-features are centred (dense ones in a copy, sparse ones implicitly), so that the intercept stands for the mean score:
-its curvature separates from that of the coefficients, and a large mean costs no digits.
+Dense and CSR features go through the same methods. With an intercept, features are centred: dense ones in a copy,
+sparse ones implicitly. The intercept is then the mean score. Its curvature separates from that of the coefficients,
+and a large mean of a feature costs no digits.
 """
 
 import numpy as np
@@ -10,16 +10,16 @@ from scipy import linalg, sparse
 
 from mlrh.fitting import _products
 
-FEW_LABELS = 32  # with fewer, BLAS multiplies faster with X on the right, and leaves time to be saved
-MIN_ENTRIES = 200_000  # of X, below which BLAS is as fast with few labels, too
+FEW_LABELS = 32  # with fewer, BLAS is faster with X on the right, and a kernel of our own can be faster still
+MIN_ENTRIES = 200_000  # of X; below, BLAS is as fast as that kernel
 
 
 class Design:
     """Features X (n_samples, n_features) of rows with weights, with or without an intercept.
 
-    n_leading promises that the columns beyond so many add little to those before. keep_gram keeps the Gram matrix for
-    further fits to the same rows. n_jobs is for products with sparse features and with few labels; others have the
-    threads of BLAS.
+    n_leading is a promise: columns from this one on add little to those before, so a metric may use their diagonal
+    only. keep_gram keeps the Gram matrix for further fits to the same rows. n_jobs is the number of threads of products
+    with sparse features and with few labels; other products use the threads of BLAS.
     """
 
     def __init__(self, X, weights, *, fit_intercept, n_leading=None, keep_gram=False, n_jobs=None):
@@ -27,6 +27,7 @@ class Design:
         self.n_samples, self.n_features = X.shape
         self.n_leading = self.n_features if n_leading is None else n_leading
         self.total_weight = weights.sum()
+        # Features too large to be summed or squared are reported by `metric.check_squares`, in words.
         with np.errstate(over="ignore", invalid="ignore"):
             mean = weights @ X / self.total_weight if fit_intercept else np.zeros(self.n_features)
             self.mean = np.asarray(mean, np.float64)
@@ -38,6 +39,7 @@ class Design:
         self.is_shifted = bool(self.shift.any())
         self._n_jobs = n_jobs
         self._keep_gram, self._grams = keep_gram, {}
+        # Products with X' need its columns one after the other.
         self._transposed = sparse.csr_array(self.X.T) if sparse.issparse(self.X) else None
 
     def scores(self, coef, intercept):
@@ -50,11 +52,15 @@ class Design:
             scores = np.ascontiguousarray((coef.T.astype(self.X.dtype, copy=False) @ self.X.T).T)
         else:
             scores = self.X @ coef.astype(self.X.dtype, copy=False)
+        # (X - shift) coef = X coef - shift'coef: one number per label, so that a sparse X stays sparse.
         scores += intercept - self.shift @ coef if self.is_shifted else intercept
         return scores
 
     def pull_back(self, residuals):
-        """Gradients in coef and intercept of a function whose gradient in the scores is given."""
+        """Gradients in coef (n_features, n_labels) and intercept (n_labels,) from residuals, the gradient in scores.
+
+        They are (X - mean)' @ residuals, and the sum of the residuals over rows.
+        """
         total = residuals.sum(axis=0, dtype=np.float64)
         if self._transposed is not None:
             products = _products.multiply_sparse(self._transposed, residuals, n_jobs=self._n_jobs)
@@ -68,17 +74,18 @@ class Design:
         return coef, total if self.fit_intercept else np.zeros_like(total)
 
     def _is_thin(self, factor):
-        """Whether a product of dense features with this is worth a kernel of its own.
+        """Whether a product of dense features with this factor is faster by our own kernel than by BLAS.
 
-        With more features its sums leave the cache, with fewer the vectors of labels are as long as X.
+        With more than 4,096 features the sums of the kernel leave the cache; with fewer than 16, packing the factor
+        into vectors costs as much as reading X.
         """
         is_large = self.X.size >= MIN_ENTRIES and 16 <= self.n_features <= 4096
         return is_large and factor.shape[1] < FEW_LABELS and self.X.flags.c_contiguous
 
     def gram(self, n_columns=None):
-        """(X - mean)' diag(weights) (X - mean), in float64 throughout, for all columns of X or the first ones.
+        """(X - mean)' diag(weights) (X - mean), (n_columns, n_columns) in float64, for all columns or the first ones.
 
-        The array is the caller's to change; with keep_gram, another one stays here for the next call.
+        The caller may change the array: with keep_gram, a copy is returned.
         """
         n_columns = self.n_features if n_columns is None else n_columns
         if n_columns not in self._grams:
@@ -89,15 +96,16 @@ class Design:
         return self._grams[n_columns].copy()
 
     def gram_with(self, weights, n_columns=None):
-        """`gram` of dense features with other weights, none of them negative, about the same mean."""
+        """`gram` of dense features with other weights, none negative, about the mean of the design's own weights."""
         return _dense_gram(self.X[:, :n_columns], weights)
 
     def squared_norms(self, weights=None):
-        """The diagonal of `gram`, without forming it; with other weights than the design's if these are given."""
+        """The diagonal of `gram` (n_features,), without forming it; with these weights instead of the design's."""
         if weights is not None:
             return self.squared_norms_by_label(weights[:, None])[:, 0]
         if not sparse.issparse(self.X):
             return np.maximum(np.einsum("i,ij,ij->j", self.weights, self.X, self.X), 0.0)
+        # sum w (x - m)^2 = sum w x^2 - (sum w) m^2, as m is the weighted mean; rounding may bring it below 0.
         squares = self.weights @ self.X.multiply(self.X)
         return np.maximum(np.asarray(squares) - self.total_weight * self.shift**2, 0.0)
 
@@ -109,6 +117,7 @@ class Design:
         squared.data = np.square(squared.data)
         squares = _products.multiply_sparse(squared, weights, n_jobs=self._n_jobs)
         if self.is_shifted:
+            # sum w (x - m)^2 = sum w x^2 + m (m sum w - 2 sum w x): m is not the mean under these weights.
             along = _products.multiply_sparse(self._transposed, weights, n_jobs=self._n_jobs)
             squares += self.shift[:, None] * (np.outer(self.shift, weights.sum(axis=0)) - 2 * along)
         return np.maximum(squares, 0.0)
@@ -116,6 +125,7 @@ class Design:
     def _make_gram(self, X, shift):
         if not sparse.issparse(X):
             return _dense_gram(X, self.weights)
+        # Equal weights are multiplied in at the end, which spares a weighted copy of X.
         rows = X.astype(np.float64, copy=False)
         unit = self.weights[0] if np.ptp(self.weights) == 0 else None
         products = rows.T @ (rows if unit is not None else sparse.diags_array(self.weights) @ rows)
@@ -127,7 +137,7 @@ class Design:
         return gram
 
     def row_products(self):
-        """(X - mean) (X - mean)', the inner products of the rows, in float64."""
+        """(X - mean) (X - mean)', the inner products of the rows, (n_samples, n_samples) in float64."""
         X, ones = self.X.astype(np.float64, copy=False), np.ones(self.n_samples)
         products = X @ X.T
         products = products.toarray() if sparse.issparse(products) else products
@@ -137,13 +147,14 @@ class Design:
         return products
 
     def largest_entries(self):
-        """Largest magnitude in each column of X."""
+        """Largest magnitude in each column of the stored X, (n_features,)."""
         largest = abs(self.X).max(axis=0)
         return largest.toarray().ravel() if sparse.issparse(largest) else np.asarray(largest)
 
 
 def _dense_gram(X, weights):
     """X' diag(weights) X in float64; BLAS does half of the work, since both factors are the same."""
+    # In blocks of 4,096 rows where a float64 or weighted copy is needed: the copy stays small.
     unit = weights[0] if np.ptp(weights) == 0 else None
     step = max(len(X), 1) if X.dtype == np.float64 and unit is not None else 4096
     gram = np.zeros((X.shape[1], X.shape[1]))
@@ -158,10 +169,10 @@ def _dense_gram(X, weights):
 
 
 def _centre_full_columns(X, mean):
-    """A sparse X whose (nearly) full columns are centred, and the means that are left to be subtracted implicitly.
+    """A sparse X whose (nearly) full columns are centred, and the means (n_features,) still to subtract implicitly.
 
-    A column with a share z of zeros has a variance of at least z / (1 - z) of its squared mean, so that the implicit
-    way loses digits only where z is tiny; there, storing what is missing costs nothing.
+    A column with a share z of zeros has a variance of at least z / (1 - z) times its squared mean. So subtracting the
+    mean implicitly loses digits only where z is tiny, and there storing the few zeros costs nothing.
     """
     n_stored = np.bincount(X.indices[X.data != 0], minlength=X.shape[1])
     full = np.flatnonzero(n_stored >= 0.999 * X.shape[0])
@@ -176,13 +187,14 @@ def _centre_full_columns(X, mean):
     return joined, shift
 
 
-MAX_DENSE = 40_000_000  # entries of a matrix that may be made dense
-MAX_NOISE = 1e-8  # in scores, from rounding in products of rows
+MAX_DENSE = 40_000_000  # entries of a matrix that may be made dense: 320 MB
+MAX_NOISE = 1e-8  # error of scores that rounding in products of rows may cause: far below what a fit resolves
 
 
 def row_space(design, C):
     """An `OrthogonalRows` or `GramRows` of the design, or None where its features are cheaper as they are.
 
+    With more features than rows, optimal coefficients are combinations of the rows: n_samples coordinates are enough.
     For penalties of 1/C or more.
     """
     n_samples, n_features = design.n_samples, design.n_features
@@ -196,13 +208,17 @@ def row_space(design, C):
 
 
 class OrthogonalRows:
-    """Orthogonal coordinates by QR: products of rows would square the ratio between large and small columns."""
+    """Orthogonal coordinates of the rows by QR.
+
+    The Gram matrix of the rows would give them too, but squares the ratio between large and small columns.
+    """
 
     def __init__(self, design):
         X = design.X.toarray() - design.shift if sparse.issparse(design.X) else design.X
         basis, triangle, order = linalg.qr(
             X.T.astype(np.float64), mode="economic", pivoting=True, overwrite_a=True, check_finite=False
         )
+        # Pivots fall; those that are rounding errors of the first belong to rows that depend on others.
         pivots = np.abs(np.diag(triangle))
         rank = np.count_nonzero(pivots > max(X.shape) * np.finfo(np.float64).eps * pivots[0])
         self.n_leading, self._basis = None, basis[:, :rank]
@@ -219,7 +235,7 @@ class OrthogonalRows:
 
 
 class GramRows:
-    """Coordinates by Cholesky of the products of rows, for sparse ones: these are quickly had."""
+    """Coordinates by Cholesky of the inner products of rows, which are quick to compute where rows are sparse."""
 
     def __init__(self, design):
         self._design, self._factors = design, GramFeatures(design.row_products())
@@ -227,11 +243,13 @@ class GramRows:
 
     @staticmethod
     def pays(design, C):
-        """Whether products of sparse rows keep the digits of scores, and coordinates are less work than coefficients.
+        """Whether these coordinates keep the digits of scores, and are less work than the coefficients of X.
 
-        What rounding takes from a product of rows, times coefficients of rows up to C, is the noise in scores. For each
-        label, an iteration takes two products with a square matrix instead of one with few entries, and handles vectors
-        (about 30 of them, and slower by a number) of the length of rows instead of features.
+        Digits: a product of two rows has a rounding error of about eps times their squared length. Times dual
+        coefficients, which are at most C, and summed over rows, that is the noise in scores. Work: for each label, an
+        iteration multiplies twice by a square matrix of n_samples^2 entries. In return, about 30 vectors per iteration
+        have n_samples entries instead of n_features. An entry of these vectors costs many times one of the product,
+        hence the factor 500.
         """
         n_samples, n_features = design.n_samples, design.n_features
         with np.errstate(over="ignore"):
@@ -241,7 +259,7 @@ class GramRows:
 
     def expand(self, z):
         """Coefficients of X (n_features, n_labels) from those of the features."""
-        dual = self._factors.to_dual(z)  # of the size of C, and cancelling: in float64
+        dual = self._factors.to_dual(z)  # as large as C, and cancelling in the product: float64 is needed
         return self._design.X.T.astype(np.float64) @ dual - np.outer(self._design.shift, dual.sum(axis=0))
 
     def reduce(self, coef):
@@ -252,18 +270,20 @@ class GramRows:
 class GramFeatures:
     """Features whose inner products are the Gram matrix, and the way from their coefficients to dual ones and back.
 
-    gram = L L' by Cholesky with pivoting, in a tenth of the time of an eigendecomposition: the rows of L, in the order
-    of the pivots, are the `features` (n_samples, rank). Optimising in these coordinates avoids the square of the Gram
-    matrix's condition number, and the later a column, the less it adds. `lost` bounds what is left of the diagonal when
-    the pivots end in rounding errors.
+    gram = L L' by Cholesky with pivoting, in a tenth of the time of an eigendecomposition. The rows of L are the
+    `features` (n_samples, rank). In dual coordinates the Hessian would have the square of the Gram matrix's condition
+    number; in these it does not. Later columns add less and less. `lost` bounds what is left of the diagonal when only
+    rounding errors remain as pivots.
     """
 
     def __init__(self, gram):
         largest = max(np.diag(gram).max(initial=0.0), 0.0)
         self.lost = largest * len(gram) * np.finfo(np.float64).eps
-        # The transpose is equal, and has its columns one after the other, as LAPACK wants them and gives back L'.
+        # The transpose is the same matrix, with columns one after the other as LAPACK wants them: no copy is made. What
+        # comes back is L' in its upper triangle.
         factor, pivots, rank, _ = linalg.lapack.dpstrf(gram.T, tol=self.lost, lower=0)
         rank = int(rank) if largest > 0 else 0
+        # LAPACK leaves the other triangle as it was.
         for column in range(len(gram)):
             factor[column + 1 :, column] = 0.0
         order, rows = pivots - 1, factor.T[:, :rank]
@@ -274,28 +294,32 @@ class GramFeatures:
 
     @property
     def n_leading(self):
-        """As many columns as a metric needs: pivots fall, and a third of them hardly takes more iterations than all."""
+        """Number of columns for a metric: pivots fall, and with a third of them a fit takes hardly more iterations."""
         return max(self.rank // 3, min(self.rank, 500))
 
     def to_dual(self, coef):
-        """Dual coefficients (n_samples, n_labels) with gram @ dual = features @ coef: those of other rows are 0."""
+        """Dual coefficients (n_samples, n_labels) with gram @ dual = features @ coef; 0 in rows that were no pivot."""
         dual = np.zeros((len(self.features), coef.shape[1]))
         dual[self._kept] = self._solve(coef)
         return dual
 
     def from_scores(self, scores):
-        """Coefficients (rank, n_labels) of features that give these scores (n_samples, n_labels) in the rows kept."""
+        """Coefficients (rank, n_labels) whose scores equal these scores (n_samples, n_labels) in the pivot rows."""
         return self._solve(scores[self._kept], trans=1)
 
     def _solve(self, right, trans=0):
-        """Solution with L', or with L if transposed; in float64."""
+        """Solution (rank, n_labels) with L' as the matrix, with trans=1 with L; in float64."""
         if self.rank == 0:
             return np.zeros((0, right.shape[1]))
         return linalg.lapack.dtrtrs(self._triangle, np.asarray(right, np.float64), lower=0, trans=trans)[0]
 
 
 def _check_rest(gram, rows, order, largest):
-    """Raise where what the pivots have left of the Gram matrix is more than rounding: then it isn't semidefinite."""
+    """Raise a ValueError where the Gram matrix is not positive semidefinite.
+
+    Then the factorisation ends early, with more than rounding errors left. The eigenvalues, which take ten times as
+    long, are computed only in that case.
+    """
     rest = order[rows.shape[1] :]
     left = gram[np.ix_(rest, rest)] - rows[rows.shape[1] :] @ rows[rows.shape[1] :].T
     if len(rest) and max(np.abs(left).max(), -np.diag(gram).min()) > 1e-8 * largest:

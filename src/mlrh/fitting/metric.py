@@ -1,6 +1,7 @@
-"""How strongly scores move with the coefficients of a design's features: matrices to solve with, or their diagonals.
+"""Metrics of the coefficients: approximations of the Hessian that are cheap to solve with.
 
-Knows nothing of labels but that each may have a curvature of its own.
+All are curvature * gram + alpha I, with a full or partial Gram matrix or its diagonal, with one curvature for all
+labels or one for each. They precondition solvers, and measure gradients for the stopping rule.
 """
 
 from copy import copy
@@ -8,16 +9,16 @@ from copy import copy
 import numpy as np
 from scipy import linalg, sparse
 
-MAX_INVERTED = 512  # features up to which the inverse of a matrix is soon paid for: a product is several solutions
-MAX_OWN = 300  # features up to which a matrix for each label is soon paid for
-MIN_PIVOT = 1e-4  # of a matrix with a diagonal of ones, below which its inverse would lose digits that matter
-MAX_FACTORED = 6000  # features beyond which a dense factor of their Gram matrix costs too much memory
+MAX_INVERTED = 512  # features up to which the inverse soon pays: a product with it is several times faster than a solve
+MAX_OWN = 300  # features up to which a matrix for each label soon pays
+MIN_PIVOT = 1e-4  # of a matrix with a diagonal of ones: its condition is near 1e8 there, its inverse right to 8 digits
+MAX_FACTORED = 6000  # features beyond which a dense factor of their Gram matrix takes too much memory (6000^2: 288 MB)
 
 
 def coefficient_metric(design, *, curvature, alpha, n_leading=None):
-    """An object whose `solve` solves with curvature * gram + alpha I, or with as much of it as is worth its price.
+    """An object whose `solve` solves with curvature * gram + alpha I, or with an approximation of it.
 
-    The diagonal is enough beyond MAX_FACTORED features, and where there is a curvature per label.
+    Beyond MAX_FACTORED features, and where there is a curvature per label, it is the diagonal.
     """
     if np.ndim(curvature) or design.n_features > MAX_FACTORED:
         return DiagonalMetric(design, curvature=curvature, alpha=alpha)
@@ -25,10 +26,10 @@ def coefficient_metric(design, *, curvature, alpha, n_leading=None):
 
 
 def diagonal_pays(design, operations_per_score):
-    """Whether solving with a full matrix costs more than the rest of an evaluation with sparse features.
+    """Whether the diagonal is the better metric: solving with a full matrix costs more than the rest of an evaluation.
 
-    That is products with X, and so many operations for each score. Sparse features are rarely so alike that the
-    diagonal alone would need many more iterations, but a full matrix that costs little should not be spared.
+    The rest is products with sparse features and operations_per_score operations for each score. Sparse features are
+    rarely so alike that the diagonal needs many more iterations; but where a full matrix costs little, it is used.
     """
     rest = design.X.nnz + design.n_samples * operations_per_score if sparse.issparse(design.X) else np.inf
     return design.n_features**2 > rest
@@ -38,11 +39,11 @@ class CoefficientMetric:
     """Solves with curvature * gram + alpha I, factorised once.
 
     The matrix is first scaled to a diagonal of ones, so that columns of very different scale keep their digits. With
-    alpha = 0 it may be singular: then the solution of smallest norm on that scale, so that coefficients that the
-    features leave undetermined stay where they started.
+    alpha = 0 it may be singular. Then `solve` gives the solution of smallest norm on that scale, so that coefficients
+    that the features leave undetermined stay where they started.
 
-    With n_leading, only these first columns are factorised; of those behind them the diagonal is used. With rows, the
-    curvature of each row (n_samples,), dense features are weighted by these instead of the weights of the design.
+    With n_leading, only the first n_leading columns are factorised; for the others the diagonal is used. With rows, the
+    curvatures of the rows (n_samples,), dense features are weighted by these instead of the weights of the design.
     """
 
     def __init__(self, design, *, curvature, alpha, n_leading=None, rows=None):
@@ -59,9 +60,9 @@ class CoefficientMetric:
         self._scale_behind = np.sqrt(reciprocals(curvature * behind + alpha))[:, None]
 
     def with_diagonals(self, diagonals):
-        """The metric whose matrix for each label has the correlations of this one, and these diagonals of its own.
+        """The metric with a matrix per label: the correlations of this one, and these diagonals (n_features, n_labels).
 
-        Diagonals (n_features, n_labels) are positive.
+        Diagonals are positive.
         """
         other = copy(self)
         scale = np.sqrt(reciprocals(diagonals))
@@ -86,7 +87,7 @@ class CoefficientMetric:
 
 
 class LabelMetric:
-    """Solves with X' diag(curvatures of a label's scores) X + alpha I of dense features, each label's own."""
+    """Solves with X' diag(curvatures of the label's scores) X + alpha I of dense features, a matrix for each label."""
 
     def __init__(self, inverses):
         self._inverses = inverses
@@ -107,8 +108,9 @@ class LabelMetric:
 
     @staticmethod
     def pays(design, n_labels):
-        """Whether so many matrices take no more time than some 30 evaluations, and no more memory than the rest."""
+        """Whether n_labels matrices take no more time than some 30 evaluations, nor more memory than a fit itself."""
         n_samples, n_features = design.n_samples, design.n_features
+        # Features, scores and marginals of the rows, and the vectors of a solver (25 of the length of coef).
         held = 2 * n_samples * (n_features + n_labels) + 25 * n_features * n_labels
         return n_features <= MAX_OWN and n_labels * n_features**2 <= held
 
@@ -146,12 +148,12 @@ def _scale_to_ones(matrix):
 
 
 def reciprocals(values):
-    """1 / values, 0 where a value is 0 or nearly so."""
+    """1 / values; 0 where a value is 0 or so small that the reciprocal would overflow, so that nothing moves there."""
     return np.divide(1.0, values, out=np.zeros_like(values), where=values > 1e-300)
 
 
 def check_squares(squares, design):
-    """Raise where features are too large or too small for their squares to be numbers."""
+    """Raise a ValueError where the squares of features overflow or underflow."""
     if not np.isfinite(squares).all():
         raise ValueError("The features are too large to be squared; scale them, for example with StandardScaler.")
     if (squares < 1e-290).any() and (design.largest_entries()[squares < 1e-290] > 0).any():
@@ -159,21 +161,22 @@ def check_squares(squares, design):
 
 
 def _factor(matrix, eps):
-    """(cholesky, None, None) where that is safe, else (None, eigenvectors, inverse eigenvalues) of the range.
+    """(cholesky, None, None) where that is safe, else (None, eigenvectors, inverse eigenvalues) of nonzero eigenvalues.
 
     The matrix, symmetric with a diagonal of ones, is overwritten.
     """
     try:
-        # In place: the transpose is equal, and has its columns one after the other, as LAPACK wants them.
+        # In place: the transpose is the same matrix, with its columns one after the other, as LAPACK wants them.
         cholesky = linalg.cho_factor(matrix.T, lower=True, overwrite_a=True, check_finite=False)
     except linalg.LinAlgError:
         pass
     else:
         pivots = np.diag(cholesky[0])
+        # Squared pivots near n * eps are rounding errors: the matrix is singular, and a solve would return noise.
         if len(pivots) == 0 or pivots.min() ** 2 > 10 * len(pivots) * eps:
             return cholesky, None, None
-    # One triangle and the diagonal have been overwritten; the other triangle is still there. (A column of zeros had a
-    # diagonal of 0, not 1, but its scale is 0, too.)
+    # Cholesky has overwritten one triangle and the diagonal; the other triangle is still there. (A column of zeros had
+    # 0 on the diagonal, not 1; that does not matter, as its scale is 0.)
     matrix[np.diag_indices_from(matrix)] = 1.0
     values, vectors = linalg.eigh(matrix, lower=True, overwrite_a=True, check_finite=False)
     kept = values > 10 * len(values) * eps * max(values[-1], 0.0)
@@ -181,7 +184,7 @@ def _factor(matrix, eps):
 
 
 def _inverse(cholesky):
-    """The inverse of a matrix with a diagonal of ones by its Cholesky factor; None where that is unsafe or useless."""
+    """The inverse of a matrix with a diagonal of ones, from its Cholesky factor; None if inexact or too large."""
     if (
         cholesky is None
         or not 0 < len(cholesky[0]) <= MAX_INVERTED

@@ -2,19 +2,19 @@
 
     sum_i weight_i [log Z(x_i) - sum_k y_ik s_k(x_i) - b(y_i)] + alpha/2 |coef|^2 + undetermined
 
-in units of the loss, so alpha = 1/C, or less where an L1 penalty l1 |coef|_1 comes on top. That is not smooth: values
-and derivatives leave it out, and only a solver that knows it (`prox_newton`) reaches the optimum. The sums over rows
-are those of `rows`; where labels of a row are unknown, the objective is no longer convex.
+in units of the loss, so alpha = 1/C, or less if there is an L1 penalty l1 |coef|_1 as well. The L1 penalty is not
+smooth: values and derivatives leave it out, and only a solver that knows it (`prox_newton`) reaches the optimum. The
+sums over rows are those of `rows`. Where labels of a row are unknown, the objective is no longer convex.
 
 The parameters are one flat vector: coef (n_features, n_labels), the intercept (the mean score, see `design`), and the
-biases if they are learned. What the data may leave undetermined has a rule:
+biases if they are learned. "undetermined" is a light ridge on what the data may leave undetermined:
 
-* biases have the ridge of their space, bias_ridge/2 |b|^2, since the scores can absorb any a + c |y| (sizes) or a + u'y
+* Biases have the ridge of their space, bias_ridge/2 |b|^2, since the scores can absorb any a + c |y| (sizes) or a + u'y
   (sets). So at the optimum sum b = 0 and, with an intercept, sum_j j b_j = 0 (sets: sum_s b_s y_s = 0), and a size that
-  nobody has gets a finite bias. Gradients are projected onto these conditions: along what is absorbed nothing but the
-  ridge would pull;
-* the intercept has a ridge of INTERCEPT_RIDGE per unit of weight, which matters only where there is no finite optimum:
-  a label never or always present, or every row at the smallest or the largest admissible size.
+  no row has gets a finite bias. Along absorbed directions only the ridge would pull, slowly; so gradients and Hessian
+  products are projected onto these conditions.
+* The intercept has a ridge of INTERCEPT_RIDGE per unit of weight. It matters only where there is no finite optimum: a
+  label never or always present, or every row at the smallest or the largest admissible size.
 """
 
 from functools import cached_property
@@ -32,7 +32,7 @@ from mlrh.fitting.metric import (
 )
 from mlrh.fitting.rows import RowsInMemory
 
-INTERCEPT_RIDGE = 1e-10  # so small that optima of all else equal scikit-learn's to 1e-6
+INTERCEPT_RIDGE = 1e-10  # so small that all other optima still equal scikit-learn's to 1e-6
 MIN_INDEPENDENCE = 2 / 3  # below, a label's step disturbs the others too much (measured: .76 helps, .53 hurts)
 
 
@@ -56,6 +56,7 @@ class Objective:
         self.rows = RowsInMemory(design, space, Y)
         self.n_labels = space.n_labels
         self.n_biases = space.n_biases if learn_bias else 0
+        # Without an intercept nothing absorbs a bias that grows with the size: only the constant is left out.
         absorbed = space.absorbed_biases()[:, : None if design.fit_intercept else 1]
         self._absorbed = linalg.orth(absorbed) if learn_bias and absorbed.size else np.zeros((self.n_biases, 0))
         self._bias_ridge = np.broadcast_to(np.asarray(space.bias_ridge, np.float64), (self.n_biases,))
@@ -65,44 +66,45 @@ class Objective:
 
     @cached_property
     def scale(self):
-        """The loss of the uniform distribution over the sets, or over two: what a decrease is held against."""
+        """The loss of the uniform distribution over the sets (over two at least): tol is relative to it."""
         return self.design.total_weight * max(self.space.log_count(), np.log(2))
 
     @property
     def n_operations(self):
-        """Of one product with the features."""
+        """Number of operations of one product with the features."""
         return 2 * self.design.X.size * self.n_labels
 
     def rounding_error(self, parameters, value):
-        """What to expect of a value as rounding error.
+        """Expected rounding error of a value.
 
-        It is a difference of two sums, of log-partitions and of the scores of true labels, of terms as large as those
-        of `scale`; where scores are huge, so are both.
+        The loss is a sum of log-partitions less a sum of scores of true labels. Terms are as large as those of `scale`;
+        where scores are huge, both sums are.
         """
         coef, intercept, _ = self.split(parameters)
         terms = abs(value) + self.scale + abs(self.rows.score_of_truth(coef, intercept))
         return 4 * float(np.finfo(self.design.X.dtype).eps) * terms
 
     def split(self, parameters):
-        """coef (n_features, n_labels), intercept (n_labels,) and biases (n_biases,) as views."""
+        """coef (n_features, n_labels), intercept (n_labels,) and biases (n_biases,), as views of the parameters."""
         return _split(parameters, self.design.n_features, self.n_labels)
 
     def start(self):
-        """Zero coefficients and biases; intercepts at the log-odds of each label's frequency."""
+        """Parameters to start from: zero coefficients and biases, intercepts at the log-odds of label frequencies."""
         coef = np.zeros((self.design.n_features, self.n_labels))
         frequency = self._label_frequency()
         return self.start_from(coef, np.log(frequency) - np.log1p(-frequency), np.zeros(self.n_biases))
 
     def start_from(self, coef, intercept, bias):
-        """Parameters joined from an earlier fit's; an intercept or biases that aren't parameters here are left out."""
+        """Parameters from those of an earlier fit; an intercept or biases that are no parameters here are left out."""
         intercept = intercept if self.design.fit_intercept else np.zeros(self.n_labels)
         bias = bias - self._absorbed @ (self._absorbed.T @ bias) if self.n_biases else np.zeros(0)
         return self.canonical(_join(coef, intercept, bias))
 
     def canonical(self, parameters):
-        """The representative of equivalent parameters: centred over labels where all sets have one size.
+        """One representative of equivalent parameters.
 
-        With an L1 penalty, coefficients are shifted to where it is smallest instead.
+        Where all sets have one size, adding a constant to all labels changes no probability: parameters are then
+        centred over labels. With an L1 penalty, coefficients are shifted to where the penalty is smallest instead.
         """
         if not self.space.is_shift_invariant():
             return parameters
@@ -116,24 +118,25 @@ class Objective:
         return self.space.with_bias(bias) if self.n_biases else self.space
 
     def value(self, parameters):
+        """The objective without its L1 penalty."""
         return self.value_and_gradient(parameters)[0]
 
     def value_and_gradient(self, parameters):
-        """The objective and its gradient, flat."""
+        """The objective and its gradient (n_parameters,), both without the L1 penalty."""
         return self._penalised(parameters, self.rows.loss_and_gradient(*self._at(parameters)))
 
     def with_curvatures(self, parameters):
-        """value_and_gradient, and the curvatures of scores, of misfit and of biases (`RowsInMemory`)."""
+        """value_and_gradient, then curvatures of scores, misfit and curvatures of biases (see `RowsInMemory`)."""
         sums, (variances, misfit, bias_mean) = self.rows.with_curvatures(*self._at(parameters))
         return *self._penalised(parameters, sums), variances, misfit, self._biases(bias_mean)
 
     def l1_penalty(self, parameters):
-        """The part of the penalised objective that values and derivatives leave out."""
+        """l1 * sum |coef|, which values and derivatives leave out."""
         return self.l1 * float(np.abs(self.split(parameters)[0]).sum())
 
     @property
     def ridges(self):
-        """The strength of the L2 penalty on each parameter."""
+        """The strength of the L2 penalty on each parameter, (n_parameters,)."""
         return self._ridged(np.ones((self.design.n_features + 1) * self.n_labels + self.n_biases))
 
     def determined(self, direction):
@@ -146,7 +149,7 @@ class Objective:
         return self.space_at(parameters), coef, intercept
 
     def _penalised(self, parameters, sums):
-        """Value and gradient from the sums over rows."""
+        """Value and gradient of the objective, from the sums over rows."""
         loss, d_coef, d_intercept, d_bias = sums
         pulled = self._ridged(parameters)
         value = loss + 0.5 * float(parameters @ pulled)
@@ -168,23 +171,26 @@ class Objective:
         return product
 
     def curvature_bound(self):
-        """c such that the Hessian is at most c (gram (x) I) plus the ridges, whatever the parameters.
+        """c such that the Hessian is at most c (gram (x) I) plus the ridges, at all parameters.
 
-        What is known of a row only takes a covariance away, so the bound of complete rows holds for all.
+        A partly known row only subtracts a covariance (that given what is known), so the bound holds for it too.
         """
         return self.space.curvature_bound(moving_bias=self.n_biases > 0)
 
     def typical_curvature(self):
-        """Mean over labels of p (1 - p) at the labels' frequencies: what the covariances are like."""
+        """Mean over labels of p (1 - p) at the labels' frequencies: the typical variance of a label."""
         return float(self._own_curvatures().mean())
 
     def decrease_bound(self, gradient):
-        """What the value can still decrease by at most: half the squared gradient over the ridges, which bend it alike.
+        """An upper bound of the decrease that is left: half the squared gradient over the ridges.
 
-        Only the intercept has hardly any: it is taken to bend a tenth as much as at the labels' frequencies. Infinite
-        where that tells nothing: without a ridge; where labels are unknown, which leaves more than one optimum; and
-        where sizes hardly vary, so that intercepts may shift together.
+        The objective curves at least as much as its ridges, so it can't fall further. The intercept has hardly any
+        ridge: it is assumed to curve a tenth as much as at the labels' frequencies. Infinite where nothing can be said:
+        without a ridge; with unknown labels, where there may be several optima; and where sizes hardly vary, so that
+        a common shift of the intercepts has little curvature.
         """
+        # 0.2: where the variance of the size is below a fifth of that of independent labels, a tenth of the curvature
+        # can't be counted on.
         if self.alpha == 0 or not self.rows.are_complete or self._independence < 0.2:
             return np.inf
         coef, intercept, bias = self.split(gradient)
@@ -193,18 +199,20 @@ class Objective:
         return 0.5 * float(squares + np.square(intercept) @ of_intercept)
 
     def n_blocks(self):
-        """n_labels where the Hessian hardly couples labels, so that solvers may take each for itself; else 1.
+        """n_labels where the Hessian hardly couples labels, so that solvers may treat each separately; else 1.
 
-        Labels are interleaved: entry i of the parameters belongs to label i % n_labels. Told by the model at the start.
+        Labels are interleaved: entry i of the parameters belongs to label i % n_labels. Judged by the distribution at
+        `start`.
         """
         return self.n_labels if not self.n_biases and self._independence > MIN_INDEPENDENCE else 1
 
     @cached_property
     def _independence(self):
+        """`LabelSpace.independence` at the starting intercepts: from 0 (coupled labels) to 1 (independent ones)."""
         return self.space.independence(self.split(self.start())[1])
 
     def majoriser(self, curvature):
-        """`metric`, or an error where the full matrix it takes to bound the Hessian is too large to factorise."""
+        """`metric` with the full matrix, which bounds the Hessian; a ValueError where it is too large to factorise."""
         if self.design.n_features > MAX_FACTORED:
             raise ValueError(
                 f"solver='mm' factorises a square matrix of at most {MAX_FACTORED} rows; got {self.design.n_features} "
@@ -213,11 +221,11 @@ class Objective:
         return self.metric(curvature)
 
     def metric(self, curvature=None, *, at=None):
-        """The function that solves with curvature * (gram (x) I) plus the ridges.
+        """The function that solves with curvature * (gram (x) I) plus the ridges: gradient -> (n_parameters,).
 
-        Without a curvature it is the typical one, with as much of gram as is worth its price; where that is only the
-        diagonal because X is sparse, each label's own, which a diagonal has for free. At parameters that know of the
-        data, it is the curvature there, row by row, as far as that is worth its price.
+        Without a curvature, the typical one is used, and as much of gram as pays. Where only the diagonal pays, because
+        X is sparse, each label has its own curvature, which costs nothing more. With `at`, parameters that have seen
+        the data, the curvatures of all rows there are used, as far as that pays.
         """
         if at is not None and self.alpha > 0 and self.split(at)[0].any():
             return self._metric_at(at)
@@ -230,13 +238,14 @@ class Objective:
     @property
     def renews_cheaply(self):
         """Whether a metric at other parameters costs no more than a few evaluations."""
+        # For sparse features only the diagonals are renewed, see _metric_at.
         return self.alpha > 0 and sparse.issparse(self.design.X)
 
     @cached_property
     def _usual_metric(self):
         """The metric of coefficients at the start."""
         typical, n_leading = self.typical_curvature(), None
-        # The recurrence and its adjoint take 2 to 3 operations for each size, as do listed sets.
+        # For each score, the recurrence and its adjoint take 2 to 3 operations per size, and listed sets per set.
         if self.alpha > 0 and diagonal_pays(self.design, 2.5 * self.space.n_biases):
             typical = self._own_curvatures()
         elif self.alpha > 0:
@@ -246,37 +255,40 @@ class Objective:
     def _metric_at(self, parameters):
         """The metric by the curvature of every row at the parameters.
 
-        Dense features have a matrix for each label, or one for all; sparse ones the correlations of the usual metric,
-        and diagonals of their own.
+        Dense features get a matrix for each label, or one for all labels. Sparse features keep the correlations of the
+        usual metric and get new diagonals for each label.
         """
         curvatures = self.rows.curvatures(*self._at(parameters))
         return self._solver(self._coefficients_with(curvatures), curvatures.sum(axis=0, dtype=np.float64))
 
     def _coefficients_with(self, curvatures):
+        """The metric of coefficients for curvatures (n_samples, n_labels) of the scores."""
         if sparse.issparse(self.design.X) or self.design.n_features > MAX_FACTORED:
             return self._usual_metric.with_diagonals(self.design.squared_norms_by_label(curvatures) + self.alpha)
         if LabelMetric.pays(self.design, self.n_labels):
             own = LabelMetric.at(self.design, curvatures=curvatures, alpha=self.alpha)
             if own is not None:
                 return own
+        # One matrix for all labels: rows are weighted by their mean curvature over labels.
         rows = curvatures.mean(axis=1, dtype=np.float64)
         options = {"alpha": self.alpha, "n_leading": self.design.n_leading, "rows": rows}
         return CoefficientMetric(self.design, curvature=1.0, **options)
 
     def _solver(self, coefficients, of_intercept):
         """The function that solves with a metric of coefficients and the curvatures of the intercept (n_labels,)."""
+        # X is centred, so the intercept and the coefficients don't mix: a diagonal is enough for the intercept.
         intercept_inverse = reciprocals(of_intercept + self._intercept_ridge)
         bias_inverse = 1.0 / (np.mean(of_intercept) + self._bias_ridge)
         shape = self.design.n_features, self.n_labels
 
-        def solve(gradient):  # which must not keep the objective in memory
+        def solve(gradient):  # must not refer to self: a metric outlives its objective on a path of penalties
             coef, intercept, bias = _split(gradient, *shape)
             return _join(coefficients.solve(coef), intercept * intercept_inverse, bias * bias_inverse)
 
         return solve
 
     def _ridged(self, vector):
-        """The vector times the strength of the L2 penalty on each parameter."""
+        """The vector times the strength of the L2 penalty on each parameter, (n_parameters,)."""
         result = self.alpha * vector
         _, intercept, bias = self.split(vector)
         _, of_intercept, of_bias = self.split(result)
@@ -284,16 +296,17 @@ class Objective:
         return result
 
     def _own_curvatures(self):
-        """p (1 - p) at the frequency of each label."""
+        """p (1 - p) at the frequency p of each label, (n_labels,)."""
         frequency = self._label_frequency()
         return frequency * (1.0 - frequency)
 
     def _label_frequency(self):
-        """Weighted share of the rows that have each label among those where it is known, kept away from 0 and 1.
+        """Weighted share of rows with each label, among those where it is known, (n_labels,), kept away from 0 and 1.
 
-        A label that all rows have, or none, is where the ridge of its intercept b balances its odds: at exp(-|b|) =
-        INTERCEPT_RIDGE |b|.
+        For a label that all rows have, or none, only the ridge keeps the intercept b finite: at the optimum
+        exp(-|b|) = INTERCEPT_RIDGE |b|, which Lambert's W function solves.
         """
+        # Half a row more on either side, so that rare labels start with finite log-odds.
         frequency = (self.rows.label_totals + 0.5) / (self.rows.known_totals + 1.0)
         rare = INTERCEPT_RIDGE * float(special.lambertw(1.0 / INTERCEPT_RIDGE).real)
         frequency[self.rows.label_totals == 0] = rare
@@ -302,10 +315,11 @@ class Objective:
         return frequency
 
     def _biases(self, values):
+        """values (n_biases,), or nothing where the biases are no parameters."""
         return values if self.n_biases else np.zeros(0)
 
     def _determined(self, gradient):
-        """The gradient without its part along the biases that scores absorb, changed in place."""
+        """The gradient, changed in place: without its part along the biases that scores absorb."""
         bias = self.split(gradient)[2]
         bias -= self._absorbed @ (self._absorbed.T @ bias)
         return gradient
@@ -324,9 +338,11 @@ def _join(coef, intercept, bias):
 def _cheapest_shift(coef, l1, alpha):
     """For each feature the t that minimises the sum over labels of l1 |coef - t| + alpha/2 (coef - t)^2; l1 > 0.
 
-    The derivative grows from one coefficient to the next, so that the first at which it has passed 0 tells where the
-    minimum lies: there, or before it. Where a whole interval is best, the end nearer to 0.
+    Returns (n_features,). The derivative in t grows, and jumps at each coefficient. So the minimum lies at the first
+    coefficient where it is no longer negative, or between that one and the one before. Where a whole interval is best,
+    the end nearer to 0.
     """
+    # Just above ordered[r], r + 1 coefficients lie below t: the slope is l1 (2 (r + 1) - n_labels) + pull.
     n_labels, each = coef.shape[1], np.arange(len(coef))
     ordered, total = np.sort(coef, axis=1), coef.sum(axis=1)
     n_below = np.arange(n_labels)
@@ -334,9 +350,11 @@ def _cheapest_shift(coef, l1, alpha):
     passed = np.argmax(l1 * (2 * n_below + 2 - n_labels) + pull >= 0, axis=1)
     shift = ordered[each, passed]
     if alpha > 0:
+        # The root of the derivative in the interval before that coefficient, if it lies there.
         between = (total - l1 * (2 * passed - n_labels) / alpha) / n_labels
         return np.where(between < shift, between, shift)
     if n_labels % 2 == 0:
+        # Without alpha the minimum is a median, for an even number of labels the whole interval of medians.
         other = ordered[each, passed + 1]
         shift = np.where(np.abs(other) < np.abs(shift), other, shift)
     return shift

@@ -1,12 +1,12 @@
-"""The training rows of an objective: sums over them of loss, gradient and curvature, at any parameters.
+"""The training rows of an objective: sums over rows of loss, gradient and curvature, at any parameters.
 
-An objective is a sum over rows plus penalties, and asks its rows for nothing but these sums. Here they lie in memory.
-Loss and derivatives are in the scores of a label space:
+An objective is a sum over rows plus penalties. It asks its rows for these sums only; here the rows lie in memory. The
+loss is
 
     sum_i weight_i [log Z(x_i) - sum_k y_ik s_k(x_i) - b(y_i)]
 
-Where labels of a row are unknown, what is subtracted from log Z is the logarithm of the sum over the sets that agree
-with the row, log Z(x_i | known).
+Where labels of a row are unknown, log Z(x_i | known) is subtracted from log Z instead: the logarithm of the sum over
+the sets that agree with the row.
 """
 
 import numpy as np
@@ -32,10 +32,10 @@ class RowsInMemory:
         is_complete = (Y != UNKNOWN).all(axis=1)
         self._partly_known = np.flatnonzero(~is_complete)
         self._given = space.given(Y[self._partly_known]) if len(self._partly_known) else None
-        # The rows that are complete, and nothing in the others.
+        # Complete rows as they are, zeros in the others: `_loss_and_gradient` corrects these.
         self.Y = Y if self._given is None else np.where(is_complete[:, None], Y, 0).astype(Y.dtype)
         self.bias_counts = space.bias_counts(Y[is_complete], weights[is_complete])
-        # None where all weights are 1: products with them are left out.
+        # None where all weights are 1, which spares multiplying by them.
         self._weights = weights if np.ptp(weights) > 0 or weights[0] != 1 else None
         self._targets = self._pull_back(self.Y.astype(design.X.dtype))
 
@@ -45,27 +45,27 @@ class RowsInMemory:
         return self._given is None
 
     def loss_and_gradient(self, space, coef, intercept):
-        """The loss of all rows and its gradients in coef, intercept and the biases of the space.
+        """The loss of all rows, and its gradients in coef, intercept and the biases of the space.
 
-        In scores the gradient is marginals - Y; in rows that are partly known, the marginals given what is known take
-        the place of Y.
+        The gradient in scores is marginals - Y. In partly known rows, Y is replaced by the marginals given what is
+        known.
         """
         scores, expectations = self._expectations(space, coef, intercept)
         if self._given is None:
-            scores = None  # as large as the marginals, and not needed any more
+            scores = None  # frees memory as large as the marginals
         return self._loss_and_gradient(space, coef, intercept, scores, expectations)
 
     def score_of_truth(self, coef, intercept):
-        """Sum over rows of weight_i sum_k y_ik s_k(x_i), by features: X'Y is computed once for all coefficients."""
+        """sum_i weight_i sum_k y_ik s_k(x_i) over complete rows, from X'Y, which is computed only once."""
         target_coef, target_intercept = self._targets
         return float(coef.ravel() @ target_coef.ravel() + intercept @ target_intercept)
 
     def with_curvatures(self, space, coef, intercept):
-        """`loss_and_gradient`, and curvatures: of single scores, what misfit adds to them, and of single biases.
+        """`loss_and_gradient`, and (curvatures of scores, misfit, curvatures of biases).
 
-        Those of scores (n_samples, n_labels) are the variances of the labels times the weights, as if nothing were
-        known of a row, those of biases bounds of their variances. Misfit is how much steeper the secant is that would
-        bring a score to about the other side of 0, where the label is a surprise.
+        The curvatures of scores (n_samples, n_labels) are the labels' variances times the weights, as if nothing were
+        known of a row. Misfit (n_samples, n_labels) is how much the secant curvature of `_secants` exceeds them: much,
+        where a label is a surprise. The curvatures of biases (n_biases,) are their means, which bound the variances.
         """
         scores, expectations = self._expectations(space, coef, intercept)
         _, marginals, bias_mean = expectations
@@ -75,14 +75,14 @@ class RowsInMemory:
         return result, (self._weighted(variances), self._weighted(misfit), bias_mean)
 
     def curvatures(self, space, coef, intercept):
-        """Variances and misfit of `with_curvatures` together, (n_samples, n_labels), without the loss."""
+        """Sum of the variances and the misfit of `with_curvatures`, (n_samples, n_labels), without the loss."""
         scores, (_, marginals, _) = self._expectations(space, coef, intercept)
         variances = marginals * (1 - marginals)
         marginals -= self.Y
         return self._weighted(np.maximum(variances, _secants(scores, marginals), out=variances))
 
     def hessian(self, space, coef, intercept):
-        """The function (d_coef, d_intercept, d_bias) -> Hessian times that, in three parts."""
+        """The function (d_coef, d_intercept, d_bias) -> the Hessian times these, in the same three parts."""
         scores, weights, rows = self.design.scores(coef, intercept), self.design.weights, self._partly_known
         given = self._given_in(space)
 
@@ -90,6 +90,7 @@ class RowsInMemory:
             d_scores = self.design.scores(d_coef, d_intercept)
             d_marginals, d_bias_mean = space.curvature(scores, d_scores, d_bias, weights)
             if given is not None:
+                # The gradient is marginals - marginals given what is known: so is its derivative.
                 d_expected, d_known = given.curvature(scores[rows], d_scores[rows], d_bias, weights[rows])
                 d_marginals[rows] -= d_expected
                 d_bias_mean = d_bias_mean - d_known
@@ -98,12 +99,12 @@ class RowsInMemory:
         return product
 
     def _expectations(self, space, coef, intercept):
-        """Scores, and what the space says of them."""
+        """Scores (n_samples, n_labels), and the `expectations` of the space at them."""
         scores = self.design.scores(coef, intercept)
         return scores, space.expectations(scores, self.design.weights)
 
     def _loss_and_gradient(self, space, coef, intercept, scores, expectations):
-        """`loss_and_gradient`; the marginals among the expectations are changed into residuals."""
+        """`loss_and_gradient`; changes the marginals among the expectations into residuals, in place."""
         log_partition, marginals, bias_mean = expectations
         weights = self.design.weights
         loss = weights @ log_partition.astype(np.float64) - self.score_of_truth(coef, intercept)
@@ -119,13 +120,13 @@ class RowsInMemory:
         return float(loss), *self._pull_back(marginals), bias_mean
 
     def _given_in(self, space):
-        """The space for the rows that are partly known, given what is known of them; None if there are none."""
+        """The space given what is known of the partly known rows; None if there are none."""
         if self._given is None or space is self._space:
             return self._given
         return self._given.with_bias(space.bias)
 
     def _pull_back(self, residuals):
-        """Gradients in coef and intercept of what has these gradients in the scores, per unit of weight."""
+        """Gradients in coef and intercept, from the gradients in the scores per unit of weight."""
         return self.design.pull_back(self._weighted(residuals))
 
     def _weighted(self, values):
@@ -133,9 +134,10 @@ class RowsInMemory:
 
 
 def _secants(scores, residuals):
-    """|residual| / (|score| + 2): the curvature of a parabola that leads a score to the other side of 0.
+    """|residual| / (|score| + 2): the curvature of the parabola whose minimum lies a step of |score| + 2 away.
 
-    The residuals are changed.
+    A wrong label has a residual near 1 and a variance near 0, and its score must cross 0: by the variance alone, the
+    step would be far too long. The residuals are changed.
     """
     distances = np.abs(scores)
     distances += 2

@@ -10,9 +10,10 @@ NAMES = ("cardinality", "observed")  # what `label_space=` of an estimator takes
 
 
 def resolve(label_space, *, min_labels="auto", max_labels="auto", size_bias=False, n_jobs=None, sizes_of_y=None):
-    """What the parameters of an estimator stand for: an object whose `for_targets` gives the space of training rows.
+    """An object whose `for_targets` gives the label space of training rows, from the parameters of an estimator.
 
-    sizes_of_y, a pair, takes the place of the limits for a space that is given by name: one class per row has them.
+    label_space is a name or an instance. sizes_of_y, a pair, replaces the limits of a space that is given by name: a y
+    with one class per row has the sizes (1, 1).
     """
     limits = (min_labels, max_labels) if sizes_of_y is None else sizes_of_y
     if label_space == "cardinality":

@@ -1,8 +1,8 @@
-"""What a label space is, and what can be asked of the distribution it gives to every row of scores.
+"""The contract of a label space, and the distribution of the label set that a space gives to every row of scores.
 
 P(y | scores) = exp(sum_k y_k scores_k + b(y)) / Z over the sets of a space, 0 elsewhere. Scores (n_samples, n_labels)
-come in, arrays go out; sets are int8 matrices of 0 and 1. `LabelSpace` is what a space must say and exact defaults for
-the rest; `LabelSetDistribution` is a space and scores, with every question checked.
+come in, arrays go out; sets are int8 matrices of 0 and 1. `LabelSpace` says what a space must define and has exact
+defaults for the rest. `LabelSetDistribution` is a space with scores: what users ask, with every argument checked.
 """
 
 import heapq
@@ -19,17 +19,20 @@ from sklearn.utils import check_random_state
 from mlrh._indicators import UNKNOWN, as_indicator, as_known, contradict, merged
 from mlrh.spaces._kernels.expected_metrics import metric_function
 
-LARGEST_SCORE = 1e100
-MAX_ENUMERATED = 14  # labels of a space whose sets are all listed where it has no better way: 2**14 sets
-STEP = 1e-5  # of a score in a difference quotient: its square and the rounding error over it are both about 1e-10
+LARGEST_SCORE = 1e100  # sums of scores over labels stay far from overflow, which begins at 1.8e308
+MAX_ENUMERATED = 14  # labels up to which the defaults list all sets: 2**14 of them, a few megabytes
+# Change of a score in a central difference. The error of the formula is about STEP**2 = 1e-10, that of rounding about
+# eps / STEP = 2e-11: a larger or smaller step would make one of them worse.
+STEP = 1e-5
 
 
 class LabelSpace(ABC):
     """Which label sets are possible, what biases b(y) they carry, and exact answers about P(y | scores).
 
-    A space is immutable: methods that change something return another space. What follows from the abstract methods is
-    here, right and slow; a space overrides what it can do faster. Scores and whatever else is given have one row per
-    sample; `Y` holds sets, `known` 1, 0 and UNKNOWN (-1), `groups` booleans, all (n_samples, n_labels).
+    A space is immutable: methods that change something return another space. A space must define the abstract methods.
+    All others have defaults here that are exact but slow; a space overrides those that it can answer faster. All
+    arguments have one row per sample: `scores`, `Y` (sets), `known` (1, 0 and UNKNOWN, -1) and `groups` (booleans) are
+    (n_samples, n_labels).
 
     Attributes
     ----------
@@ -37,12 +40,12 @@ class LabelSpace(ABC):
     bias : array of shape (n_biases,)
         What b(y) is made of, for example one number per size or per set; empty if there is nothing to learn.
     learns_bias : bool
-        Whether a fit may change the biases; else they stay as they are.
+        Whether a fit changes the biases; else they stay as they are.
     bias_ridge : float, or array of shape (n_biases,)
         How strongly a fit holds each bias to 0: bias_ridge/2 * bias^2, in units of the loss.
     known : array of shape (n_samples, n_labels), or None
-        What `given` was told. `expectations` and `mode` answer for the sets that agree with it; where a row agrees with
-        none, its log-partition is -inf and its marginals are NaN.
+        What `given` was told. `expectations` and `mode` answer for the sets that agree with it. Where no set agrees,
+        the log-partition is -inf and the marginals are NaN.
     """
 
     n_labels: int
@@ -51,14 +54,14 @@ class LabelSpace(ABC):
     bias_ridge: Any = 0.1
     known: np.ndarray | None = None
 
-    # What every space says.
+    # What every space must define.
 
     @abstractmethod
     def for_targets(self, Y, *, classes, rows=None) -> "LabelSpace":
         """The space that training rows Y ask for; Y (n_samples, n_labels) may hold UNKNOWN.
 
-        classes are the names of the labels; rows the numbers of these rows in the y that was given, for errors. A row
-        that agrees with no set of the space is a ValueError that names it (`check_targets` does that).
+        classes are the names of the labels. rows are the numbers of these rows in the user's y, for error messages. A
+        row that agrees with no set of the space is a ValueError that names it (`check_targets` raises it).
         """
 
     @abstractmethod
@@ -74,33 +77,34 @@ class LabelSpace(ABC):
 
     @abstractmethod
     def mode(self, scores) -> np.ndarray:
-        """The most probable set of each row."""
+        """The most probable set of each row, int8 (n_samples, n_labels)."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Numbers, texts and arrays from which `from_dict` makes the space again; what is known is left out."""
+        """Numbers, strings and arrays from which `from_dict` makes the space again; `known` is left out."""
 
     @classmethod
     def from_dict(cls, values) -> "LabelSpace":
-        """The space of `to_dict`."""
+        """The space that `to_dict` described."""
         return cls(**values)
 
     def fitted_attributes(self) -> dict[str, Any]:
-        """What a fitted classifier shows of the space, by the names of its attributes."""
+        """Attributes that a fitted classifier takes over from the space, by name."""
         return {"bias_": self.bias} if self.learns_bias else {}
 
     # Knowledge of some labels.
 
     def given(self, known) -> "LabelSpace":
-        """The space for rows of which some labels are known, in addition to what is known already."""
+        """The space for rows of which some labels are known, added to what is known already."""
         other = copy(self)
         other.known = known if self.known is None else merged(self.known, known)
         return other
 
     def fits(self, known):
-        """Whether a set agrees with what is known of each row, (n_samples,)."""
+        """Whether at least one set agrees with what is known of each row, (n_samples,)."""
         contradicts = np.zeros(len(known), bool) if self.known is None else contradict(self.known, known)
         nothing = np.zeros(known.shape)
+        # Without any agreeing set, the sum over sets is empty and its logarithm -inf, whatever the scores.
         return np.isfinite(self.given(known).log_partition(nothing)) & ~contradicts
 
     def check_targets(self, Y, rows=None):
@@ -117,25 +121,28 @@ class LabelSpace(ABC):
 
     @property
     def n_biases(self) -> int:
+        """Number of biases, learned or not."""
         return len(self.bias)
 
     def with_jobs(self, n_jobs) -> "LabelSpace":
-        """The same space, its rows over another number of threads where it uses any."""
+        """The same space with another number of threads, where it uses threads."""
         return self
 
     def bias_counts(self, Y, weights):
-        """Total weight of the rows of Y that have what carries each bias, (n_biases,)."""
+        """Total weight of the rows of Y whose set carries each bias, (n_biases,)."""
+        # Given a whole set, the expectation of an indicator is the indicator of that set.
         return self.given(Y).expectations(np.zeros(Y.shape), weights)[2]
 
     def absorbed_biases(self):
-        """Directions of the biases that scores can take over, as columns (n_biases, n), a constant for all sets first.
+        """Directions of the biases that scores can take over, as columns (n_biases, n), the constant one first.
 
-        Only the ridge holds the biases there, so a fit leaves them out; none are known by default.
+        Moving biases along them and scores the other way changes no probability, so only the ridge would hold the
+        biases there. A fit leaves these directions out. The default knows of none.
         """
         return np.zeros((self.n_biases, 0))
 
     def has_sets_of(self, other):
-        """Whether another space differs in its biases only, so that these can be carried over."""
+        """Whether another space has the same sets, so that its biases can be carried over."""
         if type(other) is not type(self) or other.n_biases != self.n_biases:
             return False
         own, others = (space.with_bias(np.zeros(space.n_biases)).to_dict() for space in (self, other))
@@ -143,37 +150,41 @@ class LabelSpace(ABC):
 
     def log_count(self):
         """Logarithm of the number of sets."""
+        # Without biases and scores every set weighs exp(0) = 1.
         flat = self.with_bias(np.zeros(self.n_biases))
         return float(flat.log_partition(np.zeros((1, self.n_labels)))[0])
 
     def sizes(self) -> tuple[int, int]:
         """The smallest and the largest number of labels of a set."""
         flat = self.with_bias(np.zeros(self.n_biases))
+        # Where every label scores -1 the smallest set is the most probable one, where every label scores 1 the largest.
         counts = flat.mode(np.outer([-1.0, 1.0], np.ones(self.n_labels))).sum(axis=1, dtype=np.int64)
         return int(counts[0]), int(counts[1])
 
     def is_shift_invariant(self):
-        """Whether adding a constant to all scores changes nothing: all sets have one size."""
+        """Whether adding a constant to all scores of a row changes nothing: true if all sets have one size."""
         smallest, largest = self.sizes()
         return smallest == largest
 
     def undetermined(self, Y) -> list[str]:
-        """What the rows of Y leave without a finite optimum in this space, in words; labels are looked at elsewhere."""
+        """Sentences on what of this space has no finite optimum for Y (labels never or always present aside)."""
         return []
 
     def curvature_bound(self, *, moving_bias):
         """A number c with Cov(y) <= c I at all scores; with moving_bias, of labels and biases together.
 
-        A quarter of the largest squared distance between two sets: at most n_labels, and 2 more where a set has one
-        bias that another one has not.
+        The variance of a bounded variable is at most a quarter of its squared range, so c is a quarter of the largest
+        squared distance between two sets. That is at most n_labels, and 2 more if each of two sets has a bias that the
+        other lacks.
         """
         return (self.n_labels + 2 * moving_bias) / 4
 
     def curvature(self, scores, direction, bias_direction, weights):
-        """Derivatives of marginals and of weights @ E[...] as scores and biases move along the directions.
+        """Derivatives of marginals and of weights @ E[indicators] as scores and biases move along the directions.
 
-        By central differences, exact to about 1e-9.
+        Returns (n_samples, n_labels) and (n_biases,). By central differences, exact to about 1e-9.
         """
+        # The largest entry moves by STEP, whatever the length of the direction.
         largest = max(np.abs(direction).max(initial=0.0), np.abs(bias_direction).max(initial=0.0))
         step = STEP / largest if largest > 0 else 1.0
         up, down = (
@@ -185,7 +196,7 @@ class LabelSpace(ABC):
     def independence(self, scores):
         """Variance of the size over the sum of the labels' variances, for scores (n_labels,): 1 for independent labels.
 
-        0 promises nothing, and is the default.
+        The default is 0, which promises nothing.
         """
         return 0.0
 
@@ -196,23 +207,29 @@ class LabelSpace(ABC):
         return LabelSetDistribution(self, checked_scores(scores, self.n_labels))
 
     def log_partition(self, scores):
+        """Logarithm of the sum over sets, (n_samples,)."""
         return self.expectations(scores, np.zeros(len(scores)))[0]
 
     def marginals(self, scores):
+        """P(y_k = 1), (n_samples, n_labels)."""
         return self.expectations(scores, np.zeros(len(scores)))[1]
 
     def log_weight(self, scores, Y):
         """Logarithm of exp(sum_k y_k scores_k + b(y)) of one set per row, (n_samples,); -inf outside the space."""
+        # Given a whole set, the partition has a single term: the weight of that set.
         contradicts = np.zeros(len(Y), bool) if self.known is None else contradict(self.known, Y)
         return np.where(contradicts, -np.inf, self.given(Y).log_partition(scores))
 
     def log_prob(self, scores, Y):
+        """Log-probability of one set per row, (n_samples,); -inf outside the space."""
         return np.minimum(self.log_weight(scores, Y) - self.log_partition(scores), 0.0).astype(scores.dtype)
 
     def top_sets(self, scores, n):
-        """By Lawler's partitioning: the sets of a part but its best one are up to n_labels parts, each with a mode.
+        """The n most probable sets and their log-probabilities, by Lawler's partitioning.
 
-        One round of modes, of all parts of all rows together, for every further set.
+        A part is all sets that agree with some known labels, and its best set is a mode. Taking the best set away
+        splits the rest of the part into up to n_labels parts. Each further set costs one call of `mode`, for the new
+        parts of all rows together.
         """
         n_rows = len(scores)
         sets, log_probs = np.zeros((n_rows, n, self.n_labels), np.int8), np.full((n_rows, n), -np.inf, scores.dtype)
@@ -224,6 +241,7 @@ class LabelSpace(ABC):
             rows, parts = [], []
             for i, heap in enumerate(heaps):
                 if heap:
+                    # The best set of all parts is the next one; its part is split into what is left of it.
                     cost, _, _, known, best = heapq.heappop(heap)
                     sets[i, place], log_probs[i, place] = best, min(-cost - log_partition[i], 0.0)
                     others = _other_parts(known, best)
@@ -235,19 +253,19 @@ class LabelSpace(ABC):
         return sets, log_probs
 
     def _add_parts(self, heaps, scores, rows, known):
-        """Push the parts of the rows that agree with `known`, with their modes; empty ones drop out."""
+        """Push the parts given by `known` and their modes on the heaps of the rows; empty parts drop out."""
         free = self._without_knowledge()
         possible = free.fits(known)
         rows, known = rows[possible], known[possible]
         modes = free.given(known).mode(scores[rows])
         log_weights = free.log_weight(scores[rows], modes)
         for row, own, mode, log_weight in zip(rows, known, modes, log_weights, strict=True):
-            # Of equals the smaller set and the lower label come first, as in the spaces that rank their sets.
+            # Ties: the smaller set and the lower label come first, as in the spaces that rank their sets.
             place = (-float(log_weight), int(mode.sum()), tuple(-mode))
             heapq.heappush(heaps[row], (*place, own, mode))
 
     def sample(self, scores, n, random_state):
-        """Label by label, each by its marginal given those drawn before."""
+        """n sets per row, drawn label by label: each with its marginal given the labels drawn before."""
         drawn = np.repeat(np.full(scores.shape, UNKNOWN, np.int8) if self.known is None else self.known, n, axis=0)
         repeated, free = np.repeat(scores, n, axis=0), self._without_knowledge()
         for label in range(self.n_labels):
@@ -256,7 +274,7 @@ class LabelSpace(ABC):
         return drawn.reshape(len(scores), n, self.n_labels)
 
     def joint_marginals(self, scores):
-        """P(y_j = 1) P(y_k = 1 | y_j = 1), by one conditioning for each label."""
+        """P(y_j = 1, y_k = 1) = P(y_j = 1) P(y_k = 1 | y_j = 1), by one conditioning for each label j."""
         marginals, free = self.marginals(scores), self._without_knowledge()
         joint = np.zeros((len(scores), self.n_labels, self.n_labels), scores.dtype)
         for label in range(self.n_labels):
@@ -265,22 +283,27 @@ class LabelSpace(ABC):
             known[:, label] = 1
             others = free.given(known[rows]).marginals(scores[rows])
             joint[rows, label] = marginals[rows, label, None] * others
+        # (j, k) and (k, j) were computed separately and may differ by rounding.
         return np.minimum(0.5 * (joint + joint.transpose(0, 2, 1)), 1.0)
 
     def cardinality_pmf(self, scores):
+        """P(|y| = j) for j = 0, ..., n_labels, (n_samples, n_labels + 1)."""
         return self._listed().cardinality_pmf(scores)
 
     def entropy(self, scores):
+        """Entropy of the label set in nats, (n_samples,)."""
         return self._listed().entropy(scores)
 
     def any_of(self, scores, groups):
+        """P(at least one label of each row's group), (n_samples,)."""
         return self._listed().any_of(scores, groups)
 
     def expected(self, scores, Y, metric):
+        """E[f(tp, fp, fn)] of one answer per row, (n_samples,)."""
         return self._listed().expected(scores, Y, metric)
 
     def best(self, scores, metric, limits):
-        """The sets of limits[0] to limits[1] labels with the highest expected metric f(tp, fp, fn)."""
+        """The sets (n_samples, n_labels) of limits[0] to limits[1] labels with the highest E[f(tp, fp, fn)]."""
         return self._listed().best(scores, metric, limits)
 
     def modes_within(self, scores, low, high):
@@ -288,7 +311,7 @@ class LabelSpace(ABC):
         return self._listed().modes_within(scores, low, high)
 
     def likeliest(self, scores, counts):
-        """The counts[i] likeliest labels of each row, as sets; of equals the lower label."""
+        """The counts[i] likeliest labels of each row, as sets; ties go to the lower label."""
         return highest_labels(self.marginals(scores), counts)
 
     def temper(self, temperature):
@@ -296,12 +319,13 @@ class LabelSpace(ABC):
         return self.with_bias(self.bias / temperature)
 
     def _without_knowledge(self):
+        """The same space with nothing known, for questions that bring rows and knowledge of their own."""
         other = copy(self)
         other.known = None
         return other
 
     def _listed(self):
-        """The same sets and weights as an ObservedSpace, which can answer everything."""
+        """The same sets and weights as an ObservedSpace, which answers everything from the list of sets."""
         listed = self._without_knowledge()._all_sets
         return listed if self.known is None else listed.given(self.known)
 
@@ -314,14 +338,19 @@ class LabelSpace(ABC):
                 f"{type(self).__name__} answers this by listing its sets, for at most {MAX_ENUMERATED} labels; got "
                 f"{self.n_labels}. Give the space a method of its own for it."
             )
+        # The bits of 0, 1, 2, ... are all sets; by size, so that ties go to the smaller set.
         sets = (np.arange(2**self.n_labels)[:, None] >> np.arange(self.n_labels) & 1).astype(np.int8)
         sets = sets[np.argsort(sets.sum(axis=1), kind="stable")]
+        # At scores of 0 the log-weight of a set is its bias, and -inf outside the space.
         biases = self.log_weight(np.zeros(sets.shape), sets)
         return ObservedSpace(sets[np.isfinite(biases)], biases[np.isfinite(biases)])
 
 
 def _other_parts(known, best):
-    """The sets that agree with `known` without `best`: a part for each free label, where they first differ from it."""
+    """What `known` is in each part of the sets that agree with `known` and are not `best`.
+
+    One part per unknown label: the sets that differ from `best` there and equal it at the unknown labels before.
+    """
     free = np.flatnonzero(known == UNKNOWN)
     parts = np.tile(known, (len(free), 1))
     for place, label in enumerate(free):
@@ -331,7 +360,7 @@ def _other_parts(known, best):
 
 
 def highest_labels(values, counts):
-    """Sets of the counts[i] labels of highest value in each row (n_samples, n_labels); of equals the lower label."""
+    """Sets of the counts[i] labels of highest value in each row (n_samples, n_labels); ties go to the lower label."""
     sets = np.zeros(values.shape, np.int8)
     order = np.argsort(-values, axis=1, kind="stable")
     np.put_along_axis(sets, order, (np.arange(sets.shape[1]) < counts[:, None]).astype(np.int8), axis=1)
@@ -369,7 +398,7 @@ class LabelSetDistribution:
         return self.space.joint_marginals(self.scores)
 
     def any_of(self, group) -> np.ndarray:
-        """P(at least one label of a group), (n_samples,); also a tiny one to full relative precision.
+        """P(at least one label of a group), (n_samples,); even a tiny one has full relative precision.
 
         The group is a list of distinct label indices, or a mask of n_labels booleans.
         """
@@ -420,8 +449,8 @@ class LabelSetDistribution:
     def expected(self, metric, Y) -> np.ndarray:
         """Expected metric of one predicted set per row if the truth has this distribution, (n_samples,); exact.
 
-        The metric is a function f(tp, fp, fn) of arrays of counts, the numbers of labels rightly predicted, wrongly
-        predicted and missed; or "exact_match", "hamming" (the share of right labels), "f1" or "jaccard".
+        The metric is a function f(tp, fp, fn) of arrays of counts: labels rightly predicted, wrongly predicted, and
+        missed. Or it is "exact_match", "hamming" (the share of right labels), "f1" or "jaccard".
         """
         function = metric_function(metric, self.scores.shape[1])
         return self.space.expected(self.scores, _sets_of_rows(Y, self.scores.shape), function)
@@ -429,7 +458,7 @@ class LabelSetDistribution:
     def best(self, metric, limits) -> np.ndarray:
         """The sets of limits[0] to limits[1] labels with the highest expected metric, as `expected` takes it.
 
-        Which answers are exact is up to the label space (see mlrh.decisions).
+        Whether the answer is exact depends on the label space and the metric (see mlrh.decisions).
         """
         return self.space.best(self.scores, metric_function(metric, self.scores.shape[1]), limits)
 
@@ -446,10 +475,10 @@ class LabelSetDistribution:
         return self.space.sizes()
 
     def condition(self, known) -> "LabelSetDistribution":
-        """The distribution given what is known of each row, as exact and as able as this one.
+        """The distribution given what is known of each row; it answers the same questions, as exactly.
 
         known (n_samples, n_labels) is 1 where a label is known to be present, 0 where it is known to be absent, and NaN
-        (or masked) elsewhere. Label space and biases stay; sets that contradict what is known have probability 0.
+        (or masked) elsewhere. Label space and biases stay; sets that contradict `known` have probability 0.
 
         Examples
         --------
@@ -469,11 +498,10 @@ class LabelSetDistribution:
         return LabelSetDistribution(self.space.given(known), self.scores)
 
     def temper(self, temperature) -> "LabelSetDistribution":
-        """The distribution proportional to P(y)^(1/temperature), over the same sets and as able as this one.
+        """The distribution proportional to P(y)^(1/temperature), over the same sets.
 
-        Scores and biases are divided by the temperature: above 1 it brings the sets closer to equally probable ones,
-        below 1 it makes the likely ones likelier, and the order of sets by probability stays. What `condition` was told
-        stays known.
+        Scores and biases are divided by the temperature. Above 1 it evens the probabilities out, below 1 it sharpens
+        them; the order of the sets stays. What `condition` was told stays known.
 
         Examples
         --------
@@ -483,7 +511,7 @@ class LabelSetDistribution:
         (array([0.384]), array([0.292]))
         """
         temperature = _checked_temperature(temperature)
-        with np.errstate(over="ignore", under="ignore"):  # what is too large is refused by its place
+        with np.errstate(over="ignore", under="ignore"):  # checked_scores reports overflow and its place
             scores = (self.scores / np.float64(temperature)).astype(self.scores.dtype)
             space = self.space.temper(temperature)
         return LabelSetDistribution(space, checked_scores(scores, scores.shape[1]))
@@ -491,8 +519,8 @@ class LabelSetDistribution:
     def log_prob_of_known(self, known) -> np.ndarray:
         """Log-probability of what is known of each row, known as for `condition` -> (n_samples,); -inf if impossible.
 
-        By P(known) = P(y) / P(y | known) for the y most probable given what is known: two accurate numbers of
-        ordinary size, where the difference of two log-partitions could cancel.
+        By P(known) = P(y) / P(y | known), with y the most probable set given what is known. Both log-probabilities are
+        accurate and of ordinary size; the difference of two log-partitions, which may be huge, would lose digits.
         """
         known = as_known(known, self.scores.shape)
         fits = self.space.fits(known)
@@ -504,7 +532,7 @@ class LabelSetDistribution:
 
 
 def checked_scores(scores, n_labels):
-    """Scores as a contiguous array of float32 or float64; else one error that names the place."""
+    """Scores as a contiguous array (n_samples, n_labels) of float32 or float64; an error names the first bad entry."""
     scores = np.asarray(scores)
     if scores.dtype != np.float32:
         scores = scores.astype(np.float64, copy=False)
@@ -540,7 +568,7 @@ def _checked_temperature(temperature):
 
 
 def _group_mask(group, n_labels):
-    """Booleans (n_labels,). Indices must be distinct, which also tells them from a mask written as 0 and 1."""
+    """Booleans (n_labels,). Indices must be distinct, so that a mask written as 0 and 1 is not taken for indices."""
     values = np.asarray(group)
     if values.dtype == bool and values.shape == (n_labels,):
         return values

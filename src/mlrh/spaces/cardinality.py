@@ -1,7 +1,8 @@
 """The cardinality space: every set of an admissible size, with a bias per size.
 
-Answers take O(n_labels * max_labels) per row, by the recurrences of `_kernels`. Where some labels are known, the others
-have a cardinality space of their own (`ConditionedCardinality`).
+Z = sum_j exp(size_bias[j]) e_j(exp(scores)), with e_j the elementary symmetric polynomials. The recurrences of
+`_kernels` give it in O(n_labels * max_labels) per row. Where some labels of a row are known, the others again have a
+cardinality space (`ConditionedCardinality`).
 """
 
 from copy import copy
@@ -17,8 +18,8 @@ from mlrh._indicators import UNKNOWN, contradict, merged
 from mlrh.spaces._kernels import dispatch, expected_metrics
 from mlrh.spaces.base import LabelSpace, highest_labels
 
-CERTAIN = 2e100  # in place of the score of a known label: beyond every score that a distribution takes
-TARGET_ENTRIES = 2**22  # of the joint marginals that are held twice
+CERTAIN = 2e100  # stands for the score of a known label: larger than LARGEST_SCORE, so it outranks every other
+TARGET_ENTRIES = 2**22  # of joint marginals that are copied at a time: bounds the copy to 32 MB
 
 
 class CardinalitySpace(LabelSpace):
@@ -58,6 +59,7 @@ class CardinalitySpace(LabelSpace):
         self.size_bias = bias
         self.learns_bias, self.n_jobs = learn_bias, n_jobs
         self.bias = bias[min_labels : max_labels + 1]
+        # The kernels read admissibility off the bias: a size with bias -inf has weight 0.
         self._kernel_bias = bias[: max_labels + 1].copy()
         self._kernel_bias[:min_labels] = -np.inf
 
@@ -96,8 +98,10 @@ class CardinalitySpace(LabelSpace):
         sizes = (self.n_labels, self.min_labels, self.max_labels)
         return CardinalitySpace(*sizes, size_bias, learn_bias=self.learns_bias, n_jobs=self.n_jobs)
 
+    # What a fit asks.
+
     def with_jobs(self, n_jobs):
-        """The same space, its rows over another number of threads."""
+        """The same space with another number of threads."""
         if n_jobs == self.n_jobs:
             return self
         other = copy(self)
@@ -116,13 +120,18 @@ class CardinalitySpace(LabelSpace):
     def log_count(self):
         """Logarithm of the number of sets."""
         j = np.arange(self.min_labels, self.max_labels + 1)
+        # Logarithms of the binomial coefficients: the numbers themselves overflow from about 1,000 labels on.
         return logsumexp(gammaln(self.n_labels + 1) - gammaln(j + 1) - gammaln(self.n_labels - j + 1))
 
     def sizes(self):
         return self.min_labels, self.max_labels
 
     def undetermined(self, Y):
-        """A size that all rows have, at a limit of the space, and biases to learn of sizes that no row has."""
+        """Sentences on sizes without a finite optimum.
+
+        If all rows have the smallest (or largest) size, intercepts that fall (or rise) together for ever only gain. If
+        no row has a size, the bias learned for it falls for ever.
+        """
         problems, seen = [], _possible_sizes(Y)
         if len(seen) == 1 and self.min_labels < self.max_labels and seen[0] in (self.min_labels, self.max_labels):
             problems.append(f"the only size of the training rows: {seen[0]}, at the limit of the admissible sizes")
@@ -132,11 +141,14 @@ class CardinalitySpace(LabelSpace):
         return problems
 
     def curvature_bound(self, *, moving_bias):
-        """The smallest c we know with Cov(y) <= c I at all scores; with moving_bias, of labels and size together.
+        """The smallest c we know with Cov(y) <= c I at all scores; with moving_bias, of labels and sizes together.
 
-        Plain or concave biases repel labels (off-diagonals <= 0, row sums >= 0), so Gershgorin gives 2 p (1-p) <= 1/2.
-        Otherwise a quarter of the largest squared distance between two sets, which is 2 more with the size's own entry.
+        With no or concave biases labels repel each other: off-diagonal covariances are <= 0 and row sums >= 0, so
+        Gershgorin's circles give 2 p (1 - p) <= 1/2. Otherwise c is a quarter of the largest squared distance between
+        two sets. With moving_bias, two sets of different size also differ in the indicators of their sizes: 2 more.
         """
+        # Two sets differ most where they are disjoint and largest, or where together they hold all labels and are
+        # smallest; never in more than n_labels.
         distance = min(2 * self.max_labels, 2 * (self.n_labels - self.min_labels), self.n_labels)
         if moving_bias:
             return (distance + 2) / 4
@@ -146,7 +158,7 @@ class CardinalitySpace(LabelSpace):
     def independence(self, scores):
         """Variance of the size over the sum of the labels' variances, for scores (n_labels,): 1 for independent labels.
 
-        The limits on the size make it smaller, labels that attract each other larger.
+        Limits on the size make it smaller; labels that attract each other make it larger.
         """
         sizes, row = np.arange(self.n_labels + 1), scores[None].astype(np.float64)
         pmf, marginals = self.cardinality_pmf(row)[0], self.marginals(row)[0]
@@ -167,6 +179,8 @@ class CardinalitySpace(LabelSpace):
         )
         return d_marginals, d_sizes[self.min_labels :]
 
+    # What a distribution asks.
+
     def log_partition(self, scores):
         return dispatch.log_partition(scores, self._kernel_bias, n_jobs=self.n_jobs)
 
@@ -177,7 +191,7 @@ class CardinalitySpace(LabelSpace):
         return dispatch.cardinality_pmf(scores, self._kernel_bias, n_jobs=self.n_jobs)
 
     def mode(self, scores):
-        """Ties: the lower label and the smaller set win."""
+        """The most probable set of each row; ties go to the lower label and the smaller set."""
         return dispatch.mode(scores, self._kernel_bias, n_jobs=self.n_jobs)
 
     def log_prob(self, scores, Y):
@@ -187,7 +201,7 @@ class CardinalitySpace(LabelSpace):
         sets, counts = dispatch.top_sets(scores, self._kernel_bias, n, n_jobs=self.n_jobs)
         log_probs = dispatch.log_prob(scores, self._kernel_bias, sets, n_jobs=self.n_jobs)
         log_probs[np.arange(n) >= counts[:, None]] = -np.inf
-        # The order is exact; log-probabilities may be out of it by a rounding error.
+        # The order of the sets is exact, but two log-probabilities may be out of order by a rounding error.
         return sets, np.minimum.accumulate(log_probs, axis=1)
 
     def sample(self, scores, n, random_state):
@@ -208,7 +222,7 @@ class CardinalitySpace(LabelSpace):
         return expected_metrics.expected_by_counts(scores, pmf, Y, metric, n_jobs=self.n_jobs)
 
     def best(self, scores, metric, limits):
-        """Exact: the m labels of highest score, for the best m (see `expected_metrics.best_by_counts`)."""
+        """Sets with the highest expected metric, exact: the m highest scores, for the best m (see `best_by_counts`)."""
         scores = scores.astype(np.float64, copy=False)
         return expected_metrics.best_by_counts(scores, self.cardinality_pmf(scores), metric, limits, n_jobs=self.n_jobs)
 
@@ -219,10 +233,13 @@ class CardinalitySpace(LabelSpace):
         return np.ones(len(scores), bool), space.mode(scores)
 
     def likeliest(self, scores, counts):
-        """By score, which ranks labels as their marginals do, and is not rounded."""
+        """The counts[i] labels of highest score: the order of the marginals, without their rounding."""
         return highest_labels(scores, counts)
 
+    # Knowledge of some labels.
+
     def fits(self, known):
+        # The present labels must not be too many, and enough labels must be left that are not absent.
         n_present, n_absent = np.count_nonzero(known == 1, axis=1), np.count_nonzero(known == 0, axis=1)
         return (n_present <= self.max_labels) & (n_absent <= self.n_labels - self.min_labels)
 
@@ -233,12 +250,13 @@ class CardinalitySpace(LabelSpace):
         return self._with_size_bias(self.size_bias / temperature)
 
     def _with_sizes(self, low, high):
-        """The space without the sets of fewer than low or more than high labels; None if none are left."""
+        """The space of those sets that have low to high labels; None if there are none."""
         low, high = max(low, self.min_labels), min(high, self.max_labels)
         return CardinalitySpace(self.n_labels, low, high, self.size_bias, n_jobs=self.n_jobs) if low <= high else None
 
     def rest(self, n_present, n_absent):
-        """The space of the other labels where so many are known to be present and absent."""
+        """The space of the unknown labels, where n_present labels are known to be present and n_absent to be absent."""
+        # A set of j unknown labels has n_present + j labels in all: limits and biases are those of that size.
         n_labels = self.n_labels - n_present - n_absent
         smallest, largest = max(self.min_labels - n_present, 0), min(self.max_labels - n_present, n_labels)
         size_bias = self.size_bias[n_present : n_present + n_labels + 1]
@@ -251,9 +269,9 @@ class CardinalitySpace(LabelSpace):
 
 @dataclass(frozen=True)
 class SizesOfTraining:
-    """`label_space="cardinality"`: the cardinality space whose sizes are given, or those of the training rows ("auto").
+    """`label_space="cardinality"`: the cardinality space with given limits, or those of the training rows ("auto").
 
-    Of a row that is not complete the labels known to be present count.
+    The size of a partly known row is taken as the number of labels known to be present.
     """
 
     min_labels: Any = "auto"
@@ -267,7 +285,7 @@ class SizesOfTraining:
 
 
 def training_sizes(Y, min_labels, max_labels, rows=None):
-    """Smallest and largest admissible size, from Y where they are "auto"; an error names the first row excluded."""
+    """Smallest and largest admissible size, from Y where "auto"; an error names the first row that they exclude."""
     if "auto" not in (min_labels, max_labels) and min_labels > max_labels:
         raise ValueError(f"min_labels must be at most max_labels; got {min_labels} and {max_labels}.")
     present, _ = _size_ranges(Y)
@@ -289,6 +307,7 @@ def _check_limits(n_labels, min_labels, max_labels):
 
 def check_sizes(Y, smallest, largest, rows=None):
     """Raise a ValueError that names the first row of Y with fewer or more labels than allowed."""
+    # A partly known row is excluded only if no completion of it has an admissible size.
     present, possible = _size_ranges(Y)
     for counts, excluded, name, limit, needed in (
         (possible, np.flatnonzero(possible < smallest), "min_labels", smallest, possible.min()),
@@ -307,19 +326,22 @@ def check_sizes(Y, smallest, largest, rows=None):
 
 
 def _size_ranges(Y):
-    """Numbers of labels that each row has at least, those known to be present, and at most, (n_samples,) each."""
+    """The smallest and the largest number of labels that each row may have, (n_samples,) each."""
     return np.count_nonzero(Y == 1, axis=1), np.count_nonzero(Y != 0, axis=1)
 
 
 def _possible_sizes(Y):
-    """The sizes that some row can have, ascending."""
+    """The sizes that at least one row may have, ascending."""
     ranges = np.unique(np.stack(_size_ranges(Y), axis=1), axis=0)
     return np.unique(np.concatenate([np.arange(low, high + 1) for low, high in ranges.tolist()]))
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Rows with the same numbers of known labels, the space of their other labels, and which labels these are."""
+    """Rows with the same numbers of labels known to be present and absent, and the space of their unknown labels.
+
+    rows (n_rows,) are row numbers; free (n_rows, n_free) holds the indices of each row's unknown labels.
+    """
 
     rows: np.ndarray
     space: Any
@@ -344,9 +366,9 @@ class Part:
 class ConditionedCardinality(LabelSpace):
     """The cardinality space `space` given `known` (n_samples, n_labels), for scores of the same rows.
 
-    Where a labels are known to be present and c absent, the others have a cardinality space of their own: n_labels - a
-    - c labels, sizes and size_bias moved down by a. Rows that share a and c are answered together, by that space, so
-    that every answer is as exact and nearly as fast as without knowledge.
+    Let a labels of a row be known to be present and c to be absent. Its other labels have a cardinality space again: of
+    n_labels - a - c labels, with sizes and size_bias moved down by a. Rows with the same a and c are answered together
+    by that space, so every answer is as exact as without knowledge, and nearly as fast.
     """
 
     known: np.ndarray
@@ -373,6 +395,7 @@ class ConditionedCardinality(LabelSpace):
 
     def expectations(self, scores, weights):
         """Log-partition (n_samples,), marginals (n_samples, n_labels), weights @ P(|y| = j) (n_biases,)."""
+        # Every set that is left holds the present labels, so Z = exp(sum of their scores) * Z of the free labels.
         log_partition = self._score_of_present(scores)
         marginals, sizes = self._present.astype(scores.dtype), np.zeros(self.n_labels + 1)
         for part in self._parts:
@@ -418,6 +441,7 @@ class ConditionedCardinality(LabelSpace):
 
     def joint_marginals(self, scores):
         joint = np.empty((len(scores), self.n_labels, self.n_labels), scores.dtype)
+        # In blocks: the full array would otherwise exist twice while known labels are filled in.
         n_rows = max(1, TARGET_ENTRIES // max(1, self.n_labels**2))
         for part in self._parts:
             for start in range(0, len(part.rows), n_rows):
@@ -427,6 +451,7 @@ class ConditionedCardinality(LabelSpace):
 
     def any_of(self, scores, groups):
         probs = self._per_row(scores.dtype, lambda part: part.space.any_of(part.of_free(scores), part.of_free(groups)))
+        # A present label of the group makes it certain; absent ones are not free, and so are left out above.
         probs[(groups & self._present).any(axis=1)] = 1.0
         return probs
 
@@ -442,10 +467,12 @@ class ConditionedCardinality(LabelSpace):
         return log_probs
 
     def top_sets(self, scores, n):
+        # Known labels add the same to every set, so the order and the probabilities are those of the free labels.
         sets, log_probs = self._repeat_present(n), np.empty((len(scores), n), scores.dtype)
         for part in self._parts:
             best, log_probs[part.rows] = part.space.top_sets(part.of_free(scores), n)
             _place(sets, part, best)
+            # Places without a set are empty sets, also of the labels that are present.
             sets[part.rows, part.space.count() :] = 0
         return sets, log_probs
 
@@ -456,6 +483,7 @@ class ConditionedCardinality(LabelSpace):
         return sets
 
     def expected(self, scores, Y, metric):
+        # Given its size, a set still weighs exp(sum of its scores), with scores that make the known labels certain.
         clamped, pmf = self._clamped(scores), self.cardinality_pmf(scores.astype(np.float64, copy=False))
         return expected_metrics.expected_by_counts(clamped, pmf, Y, metric, n_jobs=self.space.n_jobs)
 
@@ -477,7 +505,7 @@ class ConditionedCardinality(LabelSpace):
         return self.space.sizes()
 
     def _clamped(self, scores):
-        """Scores in float64, with numbers that stand for certainty where a label is known."""
+        """Scores in float64, with CERTAIN or -CERTAIN where a label is known."""
         return np.where(self._present, CERTAIN, np.where(self.known == 0, -CERTAIN, scores.astype(np.float64)))
 
     def fits(self, known):
@@ -490,30 +518,36 @@ class ConditionedCardinality(LabelSpace):
         return ConditionedCardinality(self.space.temper(temperature), self.known)
 
     def _score_of_present(self, scores):
+        """Sum of the scores of the labels known to be present, (n_samples,), in float64."""
         return np.where(self._present, scores, 0.0).sum(axis=1, dtype=np.float64)
 
     def _per_row(self, dtype, answer):
+        """answer(part), one number per row, of all parts together: (n_samples,)."""
         result = np.empty(len(self.known), dtype)
         for part in self._parts:
             result[part.rows] = answer(part)
         return result
 
     def _repeat_present(self, n):
+        """Sets (n_samples, n, n_labels) of the labels known to be present, to be filled up with free ones."""
         return np.repeat(self._present[:, None, :].astype(np.int8), n, axis=1)
 
     def _joint_marginals_of(self, part, scores):
+        """Joint marginals (n_rows, n_labels, n_labels) of the rows of a part."""
         joint = np.zeros((len(part.rows), self.n_labels, self.n_labels), scores.dtype)
         each = np.arange(len(part.rows))[:, None, None]
         joint[each, part.free[:, :, None], part.free[:, None, :]] = part.space.joint_marginals(part.of_free(scores))
         present = self._present[part.rows]
+        # P(y_j = 1, y_k = 1) is P(y_k = 1) where label j is known to be present.
         marginals = np.where(present, 1.0, np.einsum("ikk->ik", joint))
         joint = np.where(present[:, :, None], marginals[:, None, :], joint)
         return np.where(present[:, None, :], marginals[:, :, None], joint)
 
 
 def _parts(space, known):
-    """One Part for every pair of numbers of labels present and absent."""
+    """One Part for every pair of counts (labels present, labels absent) that occurs among the rows."""
     counts = np.stack([np.count_nonzero(known == 1, axis=1), np.count_nonzero(known == 0, axis=1)], axis=1)
+    # Rows are grouped by one sort: row numbers in the order of their pair, cut where the next pair begins.
     pairs, members = np.unique(counts, axis=0, return_inverse=True)
     order, ends = np.argsort(members.ravel(), kind="stable"), np.cumsum(np.bincount(members.ravel()))
     result = []
@@ -524,6 +558,6 @@ def _parts(space, known):
 
 
 def _place(sets, part, free_sets):
-    """Write sets of the free labels (n_rows, n, n_free) where they belong in sets (n_samples, n, n_labels)."""
+    """Write sets of the free labels (n_rows, n, n_free) into their columns of sets (n_samples, n, n_labels)."""
     each = np.arange(sets.shape[1])[None, :, None]
     sets[part.rows[:, None, None], each, part.free[:, None, :]] = free_sets

@@ -1,7 +1,7 @@
-"""One binary logistic regression per label, as a label space: all sets, the labels independent.
+"""All sets with independent labels, as a label space: one binary logistic regression per label.
 
 The same distribution as the cardinality space of all sizes, in O(n_labels) per row instead of O(n_labels^2). A fit with
-hidden labels starts from it: given what is known of a row, the loss is that of its known labels alone, and convex.
+unknown labels starts from this space: there its loss is that of the known labels alone, and so still convex.
 """
 
 import numpy as np
@@ -41,6 +41,7 @@ class IndependentLabels(LabelSpace):
         return 1.0
 
     def expectations(self, scores, weights):
+        # Z = prod_k (1 + exp(s_k)); a known label contributes one factor, exp(s_k) or 1, instead of the sum of both.
         terms, marginals = np.logaddexp(0.0, scores), expit(scores)
         if self.known is not None:
             terms = np.where(self.known == UNKNOWN, terms, self.known * scores)
@@ -48,6 +49,7 @@ class IndependentLabels(LabelSpace):
         return terms.sum(axis=1), marginals, np.zeros(0)
 
     def curvature(self, scores, direction, bias_direction, weights):
+        # p (1 - p), with 1 - p as sigmoid(-s): the difference would be 0 from scores of about 37 on.
         change = expit(scores) * expit(-scores) * direction
         if self.known is not None:
             change = np.where(self.known == UNKNOWN, change, 0.0).astype(scores.dtype)

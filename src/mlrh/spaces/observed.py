@@ -1,4 +1,8 @@
-"""The observed space: listed label sets, each with a bias of its own, so that labels may attract each other."""
+"""The observed space: a list of label sets, each with a bias of its own, so that labels may attract each other.
+
+Z is a sum over the list, so every answer is a product of a matrix of probabilities (n_samples, n_sets) with the sets.
+Blocks of rows bound the size of that matrix.
+"""
 
 from copy import copy
 from dataclasses import dataclass
@@ -46,10 +50,13 @@ class ObservedSpace(LabelSpace):
             )
         self.bias = self.set_bias
         self.n_labels = sets.shape[1]
+        # The bytes of a set are the key under which `_find` looks it up.
         self._index = {row.tobytes(): s for s, row in enumerate(self.sets)}
         if len(self._index) < len(sets):
             raise ValueError("sets must be distinct; got the same set twice. Use numpy.unique(sets, axis=0).")
         dense = self.sets.astype(np.float64)
+        # Products with the sets take most of the time. A sparse matrix does less work where few entries are 1, but more
+        # per entry, and its set-up is not paid for by a small one.
         self._products = sparse.csr_array(dense) if dense.mean() < 0.1 and dense.size > 10_000 else dense
 
     def __repr__(self):
@@ -98,15 +105,18 @@ class ObservedSpace(LabelSpace):
         return int(counts.min()), int(counts.max())
 
     def curvature_bound(self, *, moving_bias):
-        """A quarter of the largest squared distance between two sets, which is 2 more with each set's own entry.
+        """A quarter of the largest squared distance between two sets; with moving_bias, 2 more for their two biases.
 
-        Found among all pairs of up to 4096 sets, bounded by the sizes of the two largest beyond that.
+        Found among all pairs of up to 4,096 sets (64 MB of distances); beyond that bounded by the sizes of the two
+        largest sets.
         """
+        # Two sets differ in at most the sum of their sizes, and in at most all labels.
         sizes = np.sort(self.sets.sum(axis=1, dtype=np.int64))
         distance = min(self.n_labels, sizes[-2:].sum()) if len(sizes) > 1 else 0
         if 1 < len(sizes) <= 4096:
             dense = self.sets.astype(np.float32)
             own = dense.sum(axis=1)
+            # |a - b|^2 = |a| + |b| - 2 a'b for vectors of 0 and 1; exact in float32 for such small counts.
             distance = (own[:, None] + own[None, :] - 2 * dense @ dense.T).max()
         return (float(distance) + 2 * moving_bias) / 4
 
@@ -128,6 +138,7 @@ class ObservedSpace(LabelSpace):
 
         def work(rows):
             probs = self._probabilities(scores, rows)[1]
+            # d P(set) = P(set) (u(set) - E[u]), with u the change of a set's log-weight along the directions.
             change = direction[rows].astype(np.float64) @ self._products.T + bias_direction
             change -= (probs * change).sum(axis=1, keepdims=True)
             change *= probs
@@ -145,7 +156,7 @@ class ObservedSpace(LabelSpace):
         return self._rowwise(scores, lambda rows: self._probabilities(scores, rows)[1] @ by_size, self.n_labels + 1)
 
     def mode(self, scores):
-        """Ties: the set listed first wins."""
+        """The most probable set of each row; ties go to the set listed first."""
         best = np.empty(len(scores), np.int64)
 
         def work(rows):
@@ -173,6 +184,7 @@ class ObservedSpace(LabelSpace):
 
         def work(rows):
             relative = self._log_weights(scores, rows)[0]
+            # A stable sort: ties go to the set listed first, as in `mode`.
             best = np.argsort(-relative, axis=1, kind="stable")[:, :shown]
             is_possible = np.take_along_axis(relative, best, axis=1) > -np.inf
             sets[rows, :shown] = self.sets[best] * is_possible[:, :, None]
@@ -185,6 +197,7 @@ class ObservedSpace(LabelSpace):
         sets = np.empty((len(scores), n, self.n_labels), np.int8)
 
         def work(rows):
+            # The total replaces 1 as the upper end of the draws, since rounding leaves it a little off.
             cumulative = np.cumsum(self._probabilities(scores, rows)[1], axis=1)
             levels = random_state.random_sample((len(cumulative), n)) * cumulative[:, -1:]
             for i, row in enumerate(cumulative):
@@ -210,6 +223,7 @@ class ObservedSpace(LabelSpace):
 
     def any_of(self, scores, groups):
         def work(rows):
+            # Summed over the sets that meet the group: 1 - P(none) would lose a tiny probability.
             meets = groups[rows].astype(np.float64) @ self._products.T > 0
             return np.minimum((self._probabilities(scores, rows)[1] * meets).sum(axis=1), 1.0)
 
@@ -227,7 +241,7 @@ class ObservedSpace(LabelSpace):
         return values
 
     def best(self, scores, metric, limits):
-        """Exact for F1; for other metrics the best of the listed sets and the sets of likeliest labels."""
+        """The best sets for a metric; exact for F1, else the best of the listed sets and sets of likeliest labels."""
         decide = partial(expected_metrics.best_candidate_by_sets, metric=metric, limits=limits)
         if metric is expected_metrics.f1_of_counts:
             decide = partial(expected_metrics.best_f1_by_sets, limits=limits)
@@ -236,7 +250,8 @@ class ObservedSpace(LabelSpace):
         def work(rows):
             sets[rows] = decide(self._probabilities(scores, rows)[1], self.sets)
 
-        # Blocks of 256 rows or more, to share the table of a metric; the products inside have threads of their own.
+        # The table of a metric is made once per block, so blocks have at least 256 rows. No threads over blocks: the
+        # products inside use those of BLAS.
         map_blocks(work, len(scores), rows_per_block=max(256, 2**20 // self.n_biases), n_jobs=1)
         return sets
 
@@ -245,6 +260,7 @@ class ObservedSpace(LabelSpace):
         kept = (counts >= low) & (counts <= high)
         if not kept.any():
             return np.zeros(len(scores), bool), np.zeros(scores.shape, np.int8)
+        # The mode within the sizes is the mode of the space of those sets alone.
         space = ObservedSpace(self.sets[kept], self.set_bias[kept])
         if self.known is None:
             return np.ones(len(scores), bool), space.mode(scores)
@@ -263,7 +279,7 @@ class ObservedSpace(LabelSpace):
         return result
 
     def _log_weights(self, scores, rows):
-        """Logarithms of the weights of all sets relative to each row's reference, and those references."""
+        """Log-weights of all sets (n_rows, n_sets) less a reference per row, and the references (n_rows,)."""
         possible = None if self.known is None else _agree(self.known[rows], self._products)
         return _log_weights(scores[rows], self._products, self.set_bias, possible)
 
@@ -274,15 +290,17 @@ class ObservedSpace(LabelSpace):
         return reference + log_sums, probs
 
     def _find(self, Y):
-        """Index of each row's set, -1 where it isn't one of the space."""
+        """Index of each row's set in the list, (n_samples,); -1 where it is not in the list."""
         rows = np.ascontiguousarray(Y, dtype=np.int8)
         return np.array([self._index.get(row.tobytes(), -1) for row in rows], np.int64)
 
     def _over_blocks(self, work, n_rows):
-        """One block after the other: the products inside have threads of their own."""
+        """Results of work over blocks of rows, one after the other: the products inside use the threads of BLAS."""
+        # A block of 2**20 probabilities takes 8 MB.
         return map_blocks(work, n_rows, rows_per_block=max(1, 2**20 // self.n_biases), n_jobs=1)
 
     def _rowwise(self, scores, function, *shape):
+        """function(rows) of all blocks of rows, in one array (n_samples, *shape)."""
         result = np.empty((len(scores), *shape), scores.dtype)
 
         def work(rows):
@@ -300,7 +318,7 @@ class SetsOfTraining:
     max_labels: Any = "auto"
 
     def for_targets(self, Y, *, classes, rows=None):
-        training_sizes(Y, self.min_labels, self.max_labels, rows)  # limits that are given are held to
+        training_sizes(Y, self.min_labels, self.max_labels, rows)  # raises where a row breaks limits that were given
         is_complete = (Y != UNKNOWN).all(axis=1)
         if not is_complete.any():
             raise ValueError(
@@ -320,25 +338,28 @@ class SetsOfTraining:
 
 
 def distinct_sets(Y):
-    """The distinct rows of Y, smaller sets first, then those with lower labels, and the place of each row of Y."""
+    """The distinct rows of Y, smaller sets first, then lower labels; and the index of each row of Y among them."""
     distinct, place = np.unique(Y, axis=0, return_inverse=True)
-    # By decreasing place within a size: the larger of two rows in sorted order has the lower labels.
+    # Within a size the sorted order is reversed: a row with lower labels has its ones further left and is larger.
     order = np.lexsort([-np.arange(len(distinct)), distinct.sum(axis=1, dtype=np.int64)])
     return distinct[order], np.argsort(order)[place.ravel()]
 
 
 def _log_weights(scores, sets, set_bias, possible=None):
-    """Logarithms of the weights of all sets (n_rows, n_sets) relative to each row's reference, and those references.
+    """Log-weights of all sets (n_rows, n_sets) less a reference per row, and the references (n_rows,).
 
-    Scores of 1e5 may cancel within a set, or between two, to a number whose 1e-12 counts. So every score is split into
-    a multiple of a power of two, whose sums over labels are exact, and a small rest. Sets that are not possible
-    (n_rows, n_sets) have weight 0, and no say in the reference, in whose size digits would be lost.
+    Scores of 1e5 may cancel within a set, or between two sets, to a number that must be right to 1e-12. So every score
+    is split into a coarse part, a multiple of a power of two, and a small rest. Sums of coarse parts over labels are
+    exact, and so is the difference from the reference. `possible` (n_rows, n_sets) says which sets count: the others
+    have weight 0, and are left out of the reference, since a large one would cost the rest its digits.
     """
     scores = np.asarray(scores, np.float64)
     largest = max(np.abs(scores).max(initial=0.0), np.abs(set_bias).max(), 1.0)
     if largest < 64:
+        # Sums this small are right to about 1e-14 per label as they are.
         coarse, fine = np.zeros((1, 1)), scores @ sets.T + set_bias
     else:
+        # Sums of n_labels scores and a bias stay below 2**50 units: integers that float64 holds exactly (up to 2**53).
         unit = 2.0 ** (np.ceil(np.log2(largest * (sets.shape[1] + 1))) - 50)
         rounded, rounded_bias = np.rint(scores / unit) * unit, np.rint(set_bias / unit) * unit
         coarse = rounded @ sets.T + rounded_bias
@@ -351,12 +372,15 @@ def _log_weights(scores, sets, set_bias, possible=None):
 
 def _agree(known, sets):
     """Whether each set has every label that is known to be present and none known to be absent, (n_rows, n_sets)."""
+    # The product counts a set's present labels less its absent ones: it is the number of present ones only if the set
+    # has all of these and none of those.
     signs = (known == 1).astype(np.float64) - (known == 0)
     return signs @ sets.T == np.count_nonzero(known == 1, axis=1)[:, None]
 
 
 def _log_sums_and_probabilities(relative):
     """Logarithms of the sums of weights (n_rows,), and the probabilities (n_rows, n_sets)."""
+    # exp of differences from the highest can't overflow, and the sum is at least 1.
     highest = relative.max(axis=1, keepdims=True)
     probs = np.exp(relative - highest)
     total = probs.sum(axis=1, keepdims=True)
@@ -371,7 +395,10 @@ def _log_probabilities(relative):
 
 
 def _entropy(relative):
-    """Entropy in nats (n_rows,): log Z - E[log weight], both relative to the heaviest set, so no term is negative."""
+    """Entropy in nats (n_rows,): log Z - E[log weight], with log-weights relative to the heaviest set.
+
+    So both terms are positive and nothing cancels. The heaviest set adds 1 to Z by log1p, which keeps a tiny entropy.
+    """
     relative = relative - relative.max(axis=1, keepdims=True)
     weights = np.exp(relative)
     total = weights.sum(axis=1)

@@ -4,9 +4,9 @@ The model of a move d of a label's coefficients, and of an offset to its scores,
 
     gradient'd + 1/2 sum_i v_i (d'x_i + offset)^2 + alpha/2 |d|^2 + l1 |coef + d|_1
 
-is minimised in one coordinate after the other. The offset, which no L1 penalty holds, is at its optimum throughout.
-Columns of x lie one after the other: `data[starts[j]:starts[j + 1]]`, in the rows `indices[starts[j]:starts[j + 1]]`
-or, where indices are empty, in all rows. Knows nothing of labels or probabilities.
+is minimised in one coordinate after the other. The offset has no L1 penalty and is kept at its optimum throughout.
+Columns of x lie one after the other: `data[starts[j]:starts[j + 1]]` are the entries of column j, in the rows
+`indices[starts[j]:starts[j + 1]]` or, where indices is empty, in all rows.
 """
 
 import numpy as np
@@ -35,10 +35,11 @@ def descend(columns, members, weights, coef, gradient, intercept, penalties, lim
     members : indices of the coordinates that may move
     weights : array (n_samples,), v
     gradient : array (n_features,), of all but the L1 penalty at the start
-    intercept : (gradient of the offset, what its ridge adds to the sum of v); infinite without an intercept
+    intercept : (gradient of the offset, its ridge)
+        An infinite ridge keeps the offset at 0: no intercept.
     penalties : (l1, alpha)
     limits : (max_sweeps, share)
-        Ends after so many sweeps, or where one over all members gains less than this share of all gains.
+        Ends after max_sweeps sweeps, or after one over all members that adds less than this share to all gains.
     """
     data, indices, starts = columns
     n_members, residual = len(members), np.zeros(len(weights))
@@ -46,7 +47,9 @@ def descend(columns, members, weights, coef, gradient, intercept, penalties, lim
     for m in range(n_members):
         first, last = starts[members[m]], starts[members[m] + 1]
         means[m], squares[m] = _moments(data, indices, first, last, weights)
+        # Without the ridge's part, which moves with the coefficient and is added where it is used.
         slopes[m] = gradient[members[m]] - penalties[1] * coef[members[m]]
+    # With the offset at its optimum, a column acts as if centred: its curvature is squares - means^2 / mass.
     mass = weights.sum() + intercept[1]
     inverse = 1.0 / mass if mass > 0.0 else 0.0
     offset, total, is_full = -intercept[0] * inverse, 0.5 * intercept[0] ** 2 * inverse, True
@@ -54,8 +57,10 @@ def descend(columns, members, weights, coef, gradient, intercept, penalties, lim
         gained = 0.0
         for m in range(n_members):
             j = members[m]
+            # Between full sweeps, coefficients at zero are passed over: most of them stay there.
             if not is_full and coef[j] == 0.0:
                 continue
+            # At least 1e-12 of the squares: a constant column leaves nothing but rounding errors.
             curvature = max(squares[m] - means[m] ** 2 * inverse, 1e-12 * squares[m]) + penalties[1]
             first, last = starts[j], starts[j + 1]
             slope = slopes[m] + _product(data, indices, first, last, residual) + means[m] * offset
@@ -77,8 +82,9 @@ def descend(columns, members, weights, coef, gradient, intercept, penalties, lim
 
 @kernel
 def _minimised(coef, slope, curvature, l1):
-    """The minimum over one coordinate, and by how much it lies below the present value."""
+    """The minimum over one coordinate, and by how much the model falls there: soft thresholding."""
     if curvature == 0.0:
+        # A column of zeros: the model is linear, and a coefficient can only gain by going to 0.
         return (0.0, l1 * abs(coef)) if abs(slope) < l1 else (coef, 0.0)
     target = curvature * coef - slope
     moved = np.sign(target) * max(abs(target) - l1, 0.0) / curvature
@@ -86,7 +92,7 @@ def _minimised(coef, slope, curvature, l1):
     return moved, -(slope * step + 0.5 * curvature * step**2 + l1 * (abs(moved) - abs(coef)))
 
 
-# Sums may be taken in any order, so that they can be taken several terms at a time.
+# Sums may be taken in any order, which lets the compiler add several terms at a time.
 _any_order = njit(nogil=True, fastmath={"reassoc", "contract"})
 
 

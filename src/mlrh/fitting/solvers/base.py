@@ -1,11 +1,11 @@
-"""Minimisers of an objective: (objective, start) -> Solution. They see only the objective's protocol.
+"""What solvers share: the protocol of an objective, `Solution`, the stopping rule, conjugate gradients, line search.
 
-All of them stop by one rule: the decrease of the objective that is left is estimated to be at most tol times the loss
+All solvers stop by one rule: the decrease that is left is estimated to be at most tol times `objective.scale`, the loss
 of the uniform distribution. The estimate is the larger of two: half the squared length of the gradient in the
-objective's metric, which no scale of the features disturbs, and the solver's own. Where both are small enough, the
-Newton decrement has the last word (or the penalty, if its curvature alone bounds what is left): the curvature may be
-far below the typical one, as it is near separable data. None of them increases the objective by more than its rounding
-error.
+objective's metric, which does not depend on the scale of the features, and the solver's own. Where both are small
+enough, the Newton decrement is computed to confirm it, since the curvature may be far below the typical one, as near
+separable data. It is not needed where the curvature of the penalty alone bounds what is left. No solver increases the
+objective by more than its rounding error.
 """
 
 from collections.abc import Callable
@@ -17,56 +17,68 @@ import numpy as np
 
 from mlrh import _parallel
 
-MAX_PRODUCTS = 30  # with the Hessian, to check that a claim of convergence is true
-PATIENCE = 100  # iterations in a row that gain no more than rounding error, in value and gradient, to give up after
+MAX_PRODUCTS = 30  # with the Hessian, to confirm that what is left is small: bounds the price of the check
+PATIENCE = 100  # iterations in a row without a gain beyond rounding error, in value or gradient, before giving up
 
 
 class Objective(Protocol):
     """All that a solver may ask of an objective; parameters, gradients and directions are flat vectors.
 
-    `offers` names the parts that an objective may lack, and a solver says which of them it needs: "hessian", "metric",
-    "majoriser" (a metric that bounds the Hessian everywhere), and "l1" (the members of `PenalisedObjective`).
+    `offers` names the parts that not every objective has: "hessian", "metric", "majoriser" (a metric that bounds the
+    Hessian everywhere) and "l1" (the members of `PenalisedObjective`). A solver declares which of them it needs.
     """
 
     offers: frozenset[str]
     alpha: float  # strength of the L2 penalty on coefficients
     l1: float  # strength of the L1 penalty, which values and derivatives leave out
-    scale: float  # what a decrease is held against: tol * scale is small
+    scale: float  # a decrease below tol * scale is small
     n_operations: int  # of one product with the features
     renews_cheaply: bool  # whether a metric at other parameters costs no more than a few evaluations
 
+    # Value and gradient, both without the L1 penalty.
     def value_and_gradient(self, parameters) -> tuple[float, np.ndarray]: ...
+    # The function direction -> Hessian @ direction.
     def hessian(self, parameters) -> Callable[[np.ndarray], np.ndarray]: ...
+    # The function gradient -> solution with an approximation of the Hessian, at typical or given parameters.
     def metric(self, curvature=None, *, at=None) -> Callable[[np.ndarray], np.ndarray]: ...
+    # The same with a matrix that bounds the Hessian everywhere, if the curvature is at least `curvature_bound`.
     def majoriser(self, curvature) -> Callable[[np.ndarray], np.ndarray]: ...
+    # A bound of the variance of the labels in any direction, at all parameters; and its typical size.
     def curvature_bound(self) -> float: ...
     def typical_curvature(self) -> float: ...
+    # Into how many blocks (entries i, i + n_blocks, ...) the parameters fall that hardly depend on each other.
     def n_blocks(self) -> int: ...
+    # How much the value can still fall, at most; infinite where that is not known.
     def decrease_bound(self, gradient) -> float: ...
+    # Expected rounding error of a value.
     def rounding_error(self, parameters, value) -> float: ...
 
 
 class PenalisedObjective(Objective, Protocol):
-    """What a solver of the L1 penalty asks besides: where the coefficients are, and the model of each label's."""
+    """What a solver of the L1 penalty asks as well: which parameters are coefficients, and each label's curvatures."""
 
     design: Any  # features: X, mean, shift, total_weight, gram(), squared_norms(), ...
     ridges: np.ndarray  # the strength of the L2 penalty on each parameter
 
+    # Coefficients, intercept and biases, as views.
     def split(self, parameters) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+    # One representative of parameters that give the same probabilities.
     def canonical(self, parameters) -> np.ndarray: ...
+    # A direction without its part along biases that scores absorb.
     def determined(self, direction) -> np.ndarray: ...
     def l1_penalty(self, parameters) -> float: ...
+    # Value, gradient, curvatures of scores, misfit, curvatures of biases (see `RowsInMemory.with_curvatures`).
     def with_curvatures(self, parameters) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Where a solver stopped: parameters, value and gradient length there, and how it came about.
+    """Where a solver stopped, and why.
 
-    `gradient_norm` is sqrt(2 * estimated decrease left / scale); `history` holds the value at the start and after
-    every iteration. `converged` says that the rule is met, or that all that is left is rounding error of the value
-    (`at_rounding_floor`: no tolerance could ask for more). `interrupted` says that a KeyboardInterrupt ended it, after
-    the last complete iteration, `stopped` that its report asked for it.
+    `gradient_norm` is sqrt(2 * estimated decrease left / scale); `history` holds the value at the start and after every
+    iteration. `converged`: the stopping rule is met, or what is left is rounding error of the value. The latter is
+    `at_rounding_floor`: no tolerance can be reached beyond that. `interrupted`: a KeyboardInterrupt ended the fit; the
+    parameters are those of the last complete iteration. `stopped`: `report` asked for the end.
     """
 
     parameters: np.ndarray
@@ -91,7 +103,7 @@ def solver(*, needs, options=()):
 
 
 def check_pairing(name, function, *, offers, l1_ratio):
-    """Raise a ValueError unless the solver fits the objective: a bad pairing fails before anything is computed."""
+    """Raise a ValueError unless the solver fits the objective, before anything is computed."""
     needs: frozenset[str] = getattr(function, "needs", frozenset())
     if l1_ratio > 0 and "l1" not in needs:
         raise ValueError(
@@ -106,6 +118,8 @@ def check_pairing(name, function, *, offers, l1_ratio):
 
 @dataclass(frozen=True)
 class State:
+    """Where a solver is: parameters, value, gradient, and the gradient solved with the metric."""
+
     parameters: np.ndarray
     value: float
     gradient: np.ndarray
@@ -118,13 +132,13 @@ class State:
 
 
 def arrive(objective, parameters, solve):
-    """The state at the parameters."""
+    """The State at the parameters: value, gradient, and the gradient solved with the metric."""
     value, gradient = objective.value_and_gradient(parameters)
     return State(parameters, value, gradient, solve(gradient))
 
 
 def best_of(start, evaluate):
-    """evaluate(parameters) at the start, or at the one of several (n_starts, n_parameters) with the lowest value."""
+    """evaluate(start), or of several starts (n_starts, n_parameters) the result with the lowest value."""
     states = [evaluate(parameters) for parameters in np.atleast_2d(start)]
     return min(states, key=lambda state: state.value if np.isfinite(state.value) else np.inf)
 
@@ -132,8 +146,8 @@ def best_of(start, evaluate):
 def newton_decrease(objective, state, precondition, enough):
     """A step towards the minimum of the quadratic model, and the decrease that the model predicts for it.
 
-    The predictions of conjugate gradients only grow: they end when the prediction is enough, or when five products in
-    a row have added less than a tenth to it. Small gains at first mean nothing: flat directions come late.
+    Conjugate gradients predict more with every product. They end when the prediction is more than enough, or when five
+    products in a row have each added less than a tenth. Fewer would not do: flat directions come late.
     """
     step, decrease, small_gains = np.zeros_like(state.parameters), 0.0, 0
     for step, gain, _ in islice(conjugate_gradients(objective, state, precondition), MAX_PRODUCTS):  # noqa: B007
@@ -145,9 +159,10 @@ def newton_decrease(objective, state, precondition, enough):
 
 
 def conjugate_gradients(objective, state, precondition):
-    """Steps towards the minimum of the quadratic model, what each adds to its decrease, and the residual left.
+    """Yields (step so far, gain of the last product, residual) of conjugate gradients on the quadratic model.
 
-    One product with the Hessian per step. Ends where the model does not curve upwards.
+    One product with the Hessian per step. The gain is what the product added to the decrease of the model. Ends where
+    the model does not curve upwards.
     """
     hessian = objective.hessian(state.parameters)
     residual, step = -state.gradient, np.zeros_like(state.parameters)
@@ -169,7 +184,10 @@ def conjugate_gradients(objective, state, precondition):
 
 
 class _Progress:
-    """Where an iteration has come: the last state and its number, set at once, and the values of all before."""
+    """How far a solver has come: the last state with its number, the decrease left, and the values so far.
+
+    `reached` is a pair that is set in one assignment, so that a KeyboardInterrupt finds both parts of one iteration.
+    """
 
     def __init__(self, state):
         self.reached, self.left, self.history, self.is_stuck = (state, 0), np.inf, [state.value], False
@@ -180,7 +198,7 @@ class _Progress:
 
 
 def iterate(objective, state, propose, move, precondition, *, tol, max_iter, report):
-    """The solution that `_advance` comes to, or came to before it was interrupted."""
+    """The Solution that `_advance` reaches, or had reached when it was interrupted."""
     progress, interrupted, stopped = _Progress(state), False, False
     options = {"tol": tol, "max_iter": max_iter, "report": report}
     try:
@@ -189,7 +207,7 @@ def iterate(objective, state, propose, move, precondition, *, tol, max_iter, rep
     except KeyboardInterrupt:
         interrupted = True
     state, n_iter = progress.reached
-    # What is left drowns in the rounding error of the value: on no processor would a further step be a decrease.
+    # What is left is less than the rounding error of the value: no further step could be seen to decrease it.
     at_floor = bool(progress.is_stuck and progress.left <= objective.rounding_error(state.parameters, state.value))
     return Solution(
         parameters=state.parameters,
@@ -205,16 +223,15 @@ def iterate(objective, state, propose, move, precondition, *, tol, max_iter, rep
 
 
 def _advance(progress, objective, propose, move, precondition, *, tol, max_iter, report):
-    """Propose and move until the rule is met, the iterations are used up, or rounding allows no further step.
+    """Whether report asked for the end; runs until then, or until the rule is met, iterations are used up, or stuck.
 
-    Or until report(iteration, value, share left, parameters), called after every iteration, returns True: then it
-    returns True, too.
+    report(iteration, value, share left, parameters) is called after every iteration, and ends the fit by returning
+    True. propose(state, history) returns a direction and the solver's own estimate of the decrease left. move(state,
+    direction) returns the next state, or None if rounding allows no further step.
 
-    propose(state, history) gives a direction and the solver's own estimate of the decrease left; move(state, direction)
-    gives the state that follows, or None. With precondition, about the inverse of the Hessian, an estimate that is
-    small enough is checked by the quadratic model, unless the objective's own bound confirms it; one found too low is
-    raised by the same factor in the iterations that follow, a tenth less in each, so that not every one of them is
-    checked.
+    precondition solves with about the Hessian. If given, an estimate that is small enough is checked by the quadratic
+    model, unless the objective's own bound already confirms it. An estimate found too low is corrected by a factor,
+    which also applies to the iterations that follow, a tenth less in each: so not every one of them is checked.
     """
     history, enough = progress.history, tol * objective.scale
     stalled, smallest, correction = 0, progress.reached[0].left, 1.0
@@ -244,10 +261,10 @@ def _advance(progress, objective, propose, move, precondition, *, tol, max_iter,
 
 
 def line_search(objective, state, direction, solve):
-    """The state at a step that meets the Wolfe conditions, or None if there is none.
+    """The State at a step that meets the Wolfe conditions, or None if there is none.
 
-    Values are compared with an allowance for their rounding error, so that steps near the optimum are judged by the
-    slope, which stays accurate there.
+    Values are compared with an allowance for their rounding error. So steps near the optimum are judged by the slope,
+    which is still accurate there.
     """
     slope = float(state.gradient @ direction)
     if not slope < 0:
@@ -255,6 +272,8 @@ def line_search(objective, state, direction, solve):
     allowance = objective.rounding_error(state.parameters, state.value)
     low, high, step = 0.0, np.inf, 1.0
     best = None
+    # Sufficient decrease (1e-4) and curvature (0.9) have the usual constants for quasi-Newton steps. 30 halvings make
+    # the step a billionth of the proposed one: then the direction is of no use.
     for _ in range(30):
         reached = arrive(objective, state.parameters + step * direction, solve)
         excess = reached.value - state.value - step * slope
@@ -264,6 +283,8 @@ def line_search(objective, state, direction, solve):
             low, best = step, reached
         else:
             return reached
+        # Too short: four times as long, or half of the bracket. Too long: the minimum of the parabola through the value
+        # and slope at 0 and the value here, not outside a tenth to a half of the step.
         if high == np.inf:
             step *= 4
         elif best is not None or not np.isfinite(excess):

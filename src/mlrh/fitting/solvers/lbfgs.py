@@ -1,9 +1,9 @@
 """lbfgs: limited-memory BFGS in the metric of the objective, one memory for all labels or one for each.
 
 The entries i, i + n_blocks, i + 2 n_blocks, ... of a vector are one block. Each block has an inverse Hessian of its
-own, as if the blocks were problems of their own that happen to take their steps together: with one block per label,
-every pair of vectors teaches n_labels curvatures instead of one. That is right where the Hessian hardly couples the
-blocks; one block is L-BFGS as everyone knows it.
+own, as if the blocks were separate problems that take their steps together. With one block per label, every pair of
+step and gradient change teaches n_labels curvatures instead of one. That is right where the Hessian hardly couples the
+blocks. With one block it is ordinary L-BFGS.
 """
 
 import math
@@ -14,35 +14,36 @@ import numpy as np
 from mlrh._parallel import kernel
 from mlrh.fitting.solvers.base import State, best_of, iterate, line_search, solver
 
-MEMORY = 5  # pairs of steps and gradient changes that lbfgs keeps
-SHORT = 0.4  # of the step that lbfgs proposes: taking less casts doubt on separate memories
-MAX_DOUBTS = 1.5  # two short steps in a row are more, single ones less; beyond, one memory serves all labels
-FIRST_WAIT = 25  # iterations with one memory until separate ones are tried again, the next time 2.5 times as many
-MAX_AGE = 14.0  # of the penalty for which a metric was made, over the one it serves
+MEMORY = 5  # pairs of step and gradient change that are kept; each adds two vectors to memory and work of an iteration
+SHORT = 0.4  # a step shorter than this share of the proposed one casts doubt on separate memories
+MAX_DOUBTS = 1.5  # beyond it one memory serves all labels: two short steps in a row count 1.7, a single one 1
+FIRST_WAIT = 25  # iterations with one memory before separate ones are tried again; 2.5 times as many the next time
+MAX_AGE = 14.0  # a metric serves penalties down to this many times weaker than the one it was made for
 
 
 @solver(needs={"metric", "hessian"}, options=("metric_at",))
 def lbfgs(objective, start, *, tol, max_iter, metric_at=None, report=None):
-    """Limited-memory BFGS whose initial inverse Hessian is the metric of the stopping rule, scaled.
+    """The Solution by limited-memory BFGS, whose initial inverse Hessian is the inverse of the metric, scaled.
 
     Equivalent to L-BFGS after a change of variables that makes the metric the identity, without forming its root. It
-    remembers per label where the objective says that labels are loosely coupled, until steps have to be cut short. That
-    is tried again nearer to the optimum, with the metric there, where a metric is cheap. Its own estimate of the
-    decrease left is that of its quadratic model, or the decreases of the last two iterations if they were larger.
+    keeps one memory per label where the objective says that labels are loosely coupled, and one for all once steps have
+    to be cut short. Where a metric is cheap, separate memories are tried again nearer to the optimum, with the metric
+    there. Its own estimate of the decrease left is that of its quadratic model, or the decrease of the last two
+    iterations if that is larger.
 
-    metric_at(objective, start) gives the metric of a start that is near the optimum and no more confident, so that its
-    curvature is worth looking at.
+    metric_at(objective, start) returns the metric at a start that is near the optimum and has smaller coefficients (as
+    on a path of weaker and weaker penalties): the curvature there tells more than the typical one.
     """
     begin = best_of(start, lambda parameters: State(parameters, *objective.value_and_gradient(parameters)))
     run = _Lbfgs(objective, begin, objective.metric() if metric_at is None else metric_at(objective, begin.parameters))
-    # Checked with the metric alone: what the memory holds hides the flat directions that it has not seen.
+    # Convergence is checked with the metric alone: the memory knows nothing of flat directions that it has not seen.
     return iterate(objective, run.begin, run.propose, run.move, run.solve, tol=tol, max_iter=max_iter, report=report)
 
 
 class MetricOfPath:
-    """The metric at a start, for fits with weaker and weaker penalties: kept until they are MAX_AGE times weaker.
+    """The metric at the start of each fit on a path of weaker and weaker penalties; renewed when it is MAX_AGE too old.
 
-    A metric that is somewhat old takes few iterations more, and a new one as long as several, unless it is cheap.
+    A somewhat old metric costs a few more iterations; making a new one takes as long as several, unless it is cheap.
     """
 
     def __init__(self):
@@ -55,7 +56,7 @@ class MetricOfPath:
 
 
 class _Lbfgs:
-    """What lbfgs knows from one iteration to the next: the metric, the memory, and doubts in separate memories."""
+    """What lbfgs keeps from one iteration to the next: the metric, the memory, and doubts about separate memories."""
 
     def __init__(self, objective, begin, metric):
         self._objective, self._metric = objective, metric
@@ -87,9 +88,10 @@ class _Lbfgs:
             return self._renewed(following)
         step = following.parameters - state.parameters
         if following.value >= state.value and following.left > 0.5 * state.left:
-            self._memory.forget()  # at the end rounding rules: what is remembered of such steps leads nowhere
+            self._memory.forget()  # near the rounding floor gradient changes are noise: remembering them leads nowhere
             return following
         is_short = len(self._memory) > 0 and step @ step < SHORT**2 * (direction @ direction)
+        # Doubts fade, so that only short steps in quick succession add up.
         self._doubts = 0.7 * self._doubts + is_short
         if self._memory.n_blocks > 1 and self._doubts > MAX_DOUBTS:
             self._memory = Memory(len(step), size=MEMORY)
@@ -98,21 +100,22 @@ class _Lbfgs:
         return following
 
     def _renewed(self, state):
-        """The state by the metric at its parameters, with nothing remembered of the way there."""
+        """The state with the metric at its parameters; the memory starts anew, since it belongs to the old metric."""
         self._renewal, self._wait = np.inf, 2.5 * self._wait
         self._metric = self._objective.metric(at=state.parameters)
         self._begin_anew(len(state.parameters))
         return replace(state, solved=self.solve(state.gradient))
 
 
-EPSILON = float(np.finfo(np.float64).eps)
+EPSILON = float(np.finfo(np.float64).eps)  # below this share of |step| |change|, their product is rounding error
 
 
 class Memory:
     """The last `size` pairs of step and gradient change, for one metric.
 
-    Of a gradient change y only its solution z with the metric is kept, and products: with s the steps, the direction
-    is a combination of the s, the z and the solved gradient, whose factors follow from s_i'y_j (i <= j) and z_i'y_j.
+    For a step s and gradient change y it keeps s, z (y solved with the metric) and inner products, but not y itself.
+    The direction is a combination of all s, all z and the solved gradient. Its factors follow from the products
+    s_i'y_j (i <= j) and z_i'y_j, so the two loops of L-BFGS run over numbers instead of long vectors.
     """
 
     def __init__(self, n_parameters, *, size, n_blocks=1):
@@ -133,21 +136,22 @@ class Memory:
     def add(self, step, change, solved_change):
         """Keep a step, the change of the gradient along it, and the solution of that with the metric.
 
-        The pair takes the place of the oldest if there are enough. It counts for nothing in blocks that bend down.
+        The pair replaces the oldest if there are `size`. It is ignored in blocks where the curvature along the step is
+        not positive.
         """
         place = len(self._order) if len(self._order) < self.size else self._order.pop(0)
         steps, solved = self._vectors
         blocks = (-1, self.n_blocks)
         steps[place], solved[place] = step.reshape(blocks), solved_change.reshape(blocks)
         self._order.append(place)
-        # With the change itself: the difference of the products with two gradients would lose what is left at the end.
+        # Products with the change itself: the difference of products with two gradients would cancel near the optimum.
         products = self._products(change)
         squares = np.square(steps[place]).sum(axis=0) * np.square(change.reshape(blocks)).sum(axis=0)
         order = np.array(self._order)
         _keep_products(order, products, squares, self._step_change, self._solved_change, self._factor)
 
     def direction(self, gradient, solved):
-        """Minus the inverse Hessian estimate times the gradient, whose solution with the metric is given."""
+        """Minus the estimated inverse Hessian times the gradient; solved is the gradient solved with the metric."""
         if not self._order:
             return -solved
         factors = np.empty((2, len(self), self.n_blocks))
@@ -156,7 +160,7 @@ class Memory:
         return self._combine(factors, -self._factor * solved.reshape(-1, self.n_blocks))
 
     def _products(self, vector):
-        """Inner products of every step and solved change with a vector, (2, n_pairs, n_blocks), by their places."""
+        """Inner products of all steps and all solved changes with a vector, (2, n_pairs, n_blocks), as stored."""
         kept, blocks = self._vectors[:, : len(self)], vector.reshape(-1, self.n_blocks)
         if self.n_blocks == 1:
             return (kept[..., 0] @ vector)[..., None]
@@ -175,9 +179,9 @@ class Memory:
 
 @kernel
 def _keep_products(order, products, squares, step_change, solved_change, factor):
-    """Write what the last pair has in common with all pairs, block by block; nothing where it bends down.
+    """Write the products of the last pair with all pairs, block by block; 0 where its curvature is not positive.
 
-    products (2, n_pairs, n_blocks) are those with its gradient change, squares (n_blocks,) the squared length of its
+    products (2, n_pairs, n_blocks) are those with its gradient change; squares (n_blocks,) is the squared length of its
     step times that of the change.
     """
     last = order[-1]
@@ -189,12 +193,17 @@ def _keep_products(order, products, squares, step_change, solved_change, factor)
             solved_change[place, last, b] = products[1, place, b] if bends else 0.0
             solved_change[last, place, b] = solved_change[place, last, b]
         if bends:
+            # The usual scale of the initial inverse Hessian, s'y / y'z: right along the last step.
             factor[b] = curvature / stretched
 
 
 @kernel
 def _fill_factors(order, along, step_change, solved_change, factor, factors):
-    """Write the factors of steps and solved changes in the direction: the two loops of L-BFGS, on products alone."""
+    """Write the factors of steps and solved changes in the direction: the two loops of L-BFGS, on products alone.
+
+    First loop: share_i = s_i'q / s_i'y_i with q = -gradient less the shares taken before (newest pair first). Second
+    loop: r = factor * metric^-1 q, to which each pair adds (share_i - y_i'r / s_i'y_i) s_i (oldest first).
+    """
     n = len(order)
     shares, corrections = np.zeros((n, len(factor))), np.zeros((n, len(factor)))
     for i in range(n - 1, -1, -1):

@@ -7,11 +7,12 @@ from mlrh.fitting.solvers.base import arrive, best_of, iterate, solver
 
 @solver(needs={"metric", "majoriser"}, options=("step",))
 def mm(objective, start, *, tol, max_iter, step="safe", report=None):
-    """Majorisation-minimisation: parameters -= (c gram + ridges)^-1 gradient, factorised once.
+    """The Solution by majorisation-minimisation: parameters -= (c gram + ridges)^-1 gradient, factorised once.
 
-    step="safe": c bounds the curvature everywhere, so every step decreases the objective. step="paper": c = 1/4, the
-    bound for one label alone, twice the step; it is still never uphill where the joint bound is 1/2. Its own estimate
-    of the decrease left extrapolates the last two decreases geometrically.
+    step="safe": c bounds the curvature of all labels jointly, everywhere, so every step decreases the objective.
+    step="paper": c = 1/4, the bound for one label alone, which doubles the step. Where the joint bound is 1/2, it still
+    never increases the objective. mm's own estimate of the decrease left extrapolates the last two decreases
+    geometrically.
     """
     bound = objective.curvature_bound()
     if step == "paper" and bound > 0.5:
@@ -21,7 +22,8 @@ def mm(objective, start, *, tol, max_iter, step="safe", report=None):
         )
     curvature = min(bound, 0.25) if step == "paper" else bound
     solve = objective.majoriser(curvature)
-    # The typical curvature makes the gradient longer than the majoriser does, by about this factor.
+    # The bound c is larger than the typical curvature, so a gradient measured with the majoriser promises too little:
+    # by about this factor.
     stretch = max(curvature / objective.typical_curvature(), 1.0)
 
     def propose(state, history):
@@ -38,7 +40,7 @@ def mm(objective, start, *, tol, max_iter, step="safe", report=None):
 
 
 def _extrapolated_decrease(history, rounding_error):
-    """What is left if decreases go on to shrink by the factor of the last two; 0 before there are two."""
+    """What is left if decreases keep shrinking by the factor r of the last two: last * r / (1 - r); 0 before that."""
     if len(history) < 3:
         return 0.0
     before, last = history[-3] - history[-2], history[-2] - history[-1]

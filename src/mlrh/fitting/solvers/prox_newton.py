@@ -1,14 +1,15 @@
-"""prox_newton: the minimiser of an objective plus its L1 penalty, (objective, start) -> Solution, with exact zeros.
+"""prox_newton: proximal Newton's method for an objective plus its L1 penalty, with exact zeros.
 
 An iteration has up to two steps, neither of which increases the objective.
 
-* Every label's coefficients and intercept go to the minimum of a quadratic model of their own plus the L1 penalty, by
-  coordinate descent over a working set: the coefficients that aren't zero, and the zeros that are pulled away most.
-  This finds out which are zero; where labels are independent, it is Newton's method.
-* If that was slow, since labels or features depend on each other, a step of Newton's method for all labels jointly, by
-  conjugate gradients, among the coefficients that aren't zero. One that would change its sign becomes zero.
+* The own step. Each label's coefficients and intercept go to the minimum of the label's own quadratic model plus the L1
+  penalty, by coordinate descent over a working set: coefficients that are not zero, and the zeros that are pulled away
+  most. It finds out which coefficients are zero. Where labels are independent, it is Newton's method.
+* The joint step, if that was slow because labels or features depend on each other: a Newton step for all labels
+  together, by conjugate gradients, over the coefficients that are not zero. One that would change sign becomes zero.
 
-It stops by the rule of `base`, with the smallest subgradient for the gradient. Knows nothing of probabilities.
+It stops by the rule of `base`, with the smallest subgradient in place of the gradient. A face is the set of parameters
+with the same zeros; on it, the penalised objective is smooth as long as no sign changes.
 """
 
 from dataclasses import dataclass
@@ -21,19 +22,19 @@ from mlrh.fitting.metric import MAX_FACTORED, check_squares, reciprocals
 from mlrh.fitting.solvers._coordinate_descent import columns_of, descend
 from mlrh.fitting.solvers.base import best_of, iterate, newton_decrease, solver
 
-MAX_SWEEPS = 50  # over the working set of a label in one iteration
-SMALL_GAIN = 0.03  # of a sweep, as a share of all gains, after which no other follows
-MIN_GROWTH = 32  # zeros that may join a working set, or twice as many as there are nonzero coefficients
-QUICK = 0.25  # factor by which the decrease left must shrink in each iteration to do without joint steps
-TARGET_OPERATIONS = 500_000  # in a sweep over the labels that one thread takes at a time
+MAX_SWEEPS = 50  # over a label's working set in one iteration: bounds its price where coordinates depend on each other
+SMALL_GAIN = 0.03  # a sweep that adds less than this share to the gains is the last: the model is only an approximation
+MIN_GROWTH = 32  # zeros that may join a working set; or twice the number of nonzero coefficients, if that is more
+QUICK = 0.25  # without joint steps, the decrease left must shrink to this share in each iteration
+TARGET_OPERATIONS = 500_000  # of a sweep over the labels that one thread takes at a time: about a millisecond
 
 
 @solver(needs={"hessian", "l1"}, options=("n_jobs",))
 def prox_newton(objective, start, *, tol, max_iter, n_jobs=None, report=None):
-    """Proximal Newton's method, every label by itself, and all of them jointly where that is slow.
+    """The Solution by proximal Newton's method: each label by itself, and all labels jointly where that is slow.
 
-    Its own estimate of the decrease left is that of the labels' models; where it is small enough, that of the joint
-    model has the last word.
+    Its own estimate of the decrease left is that of the labels' models. Where it is small enough, the joint model must
+    confirm it.
     """
     fit = _Fit(objective, n_jobs)
     enough = tol * objective.scale
@@ -50,22 +51,26 @@ def prox_newton(objective, start, *, tol, max_iter, n_jobs=None, report=None):
 
 @dataclass(frozen=True)
 class _State:
+    """Where the solver is; values include the L1 penalty, gradients and curvatures do not."""
+
     parameters: np.ndarray
     value: float
     smooth: float  # the value without the L1 penalty
-    gradient: np.ndarray  # of the smooth part, or on a face that of all
-    curvatures: tuple  # of single scores, what misfit adds to them, and of single biases
-    diagonal: np.ndarray  # what that of the Hessian is like
+    gradient: np.ndarray  # of the smooth part
+    curvatures: tuple  # of scores, misfit, and of biases (see RowsInMemory.with_curvatures)
+    diagonal: np.ndarray  # an approximation of the Hessian's diagonal
     slope: np.ndarray  # the smallest subgradient
 
     @property
     def left(self):
-        """Estimated decrease left by the diagonal."""
+        """Estimated decrease left, by the diagonal."""
         return 0.5 * float(self.slope @ (self.slope * reciprocals(self.diagonal)))
 
 
 @dataclass(frozen=True)
 class _FaceState:
+    """A state on a face, as conjugate gradients take it: the gradient is that of the penalised objective there."""
+
     parameters: np.ndarray
     gradient: np.ndarray
     solved: np.ndarray  # the gradient, solved with the metric
@@ -73,6 +78,8 @@ class _FaceState:
 
 @dataclass(frozen=True)
 class _Step:
+    """A proposed step, own or joint."""
+
     direction: np.ndarray
     decrease: float  # that its quadratic model predicts
     is_joint: bool
@@ -81,8 +88,9 @@ class _Step:
 class _Fit:
     """Steps and line searches for one objective, and what they have taught about the labels' models.
 
-    `stretch` multiplies the labels' own curvatures where those found along a step were larger. `caution`, from 1 to 0,
-    is the share of misfit that is added: far from the optimum, the curvature of a rare label says little of the way.
+    `stretch`, 1 or more, multiplies the labels' own curvatures: it grows where the curvature found along a step was
+    larger. `caution`, from 1 to 0, is the share of misfit that is added to them: far from the optimum, the variance of
+    a rare label is tiny and would allow steps that are far too long.
     """
 
     def __init__(self, objective, n_jobs):
@@ -92,11 +100,13 @@ class _Fit:
         with np.errstate(over="ignore", invalid="ignore"):
             self.squares = design.squared_norms()
         check_squares(self.squares, design)
+        # A feature whose variation is only rounding error of its mean is left at 0.
         rounding = 8 * np.finfo(design.X.dtype).eps * np.abs(design.mean)
         self.varies = self.squares > design.total_weight * rounding**2
         self.stretch, self.caution, self.last_decrease = 1.0, 1.0, np.inf
 
     def arrive(self, parameters):
+        """The _State at the parameters."""
         objective = self.objective
         smooth, gradient, *curvatures = objective.with_curvatures(parameters)
         return _State(
@@ -120,7 +130,7 @@ class _Fit:
         return following if further is None else further
 
     def own_step(self, state):
-        """To the minima of the labels' own models, and of a diagonal one of the biases."""
+        """The _Step to the minima of the labels' own models, and of a diagonal model of the biases."""
         objective, design = self.objective, self.objective.design
         coef, intercept, _ = objective.split(state.parameters)
         moved, offsets, decreases = self._descended(state, np.array(coef.T, order="C"))
@@ -131,7 +141,7 @@ class _Fit:
         return _Step(direction, float(decreases.sum()) + decrease, is_joint=False)
 
     def joint_step(self, state, enough):
-        """Towards the minimum of the joint model on the face; not further than a decrease that is more than enough."""
+        """The _Step towards the minimum of the joint model on the face; ends once its decrease is more than enough."""
         objective, face = self.objective, self.faces.at(state.parameters)
         shares = state.curvatures[0].sum(axis=0, dtype=np.float64) / objective.design.total_weight
         solve = self.faces.metric(face, state.diagonal, shares)
@@ -141,7 +151,8 @@ class _Fit:
         return _Step(direction, decrease, is_joint=True)
 
     def _descended(self, state, coef):
-        """Coefficients (n_labels, n_features) and offsets at the minima of the labels' models, and their decreases."""
+        """Coefficients (n_labels, n_features), offsets, decreases (n_labels,) at the minima of the labels' models."""
+        # Features are stored without their shift: the offset takes up what centring them would change.
         objective, design = self.objective, self.objective.design
         variances, misfit, _ = state.curvatures
         weights = np.ascontiguousarray((self.stretch * variances + self.caution * misfit).T, np.float64)
@@ -169,7 +180,8 @@ class _Fit:
         return coef, offsets, decreases
 
     def _working_set(self, coef, slope):
-        """Indices of a label's coefficients that may move."""
+        """Indices of a label's coefficients that may move, ascending."""
+        # Pull per unit of scale: what a zero would gain first, whatever the unit of its feature.
         members = np.flatnonzero(coef)
         pulled = np.flatnonzero((coef == 0) & (slope != 0) & self.varies)
         growth = max(MIN_GROWTH, 2 * len(members))
@@ -179,7 +191,7 @@ class _Fit:
         return np.sort(np.concatenate([members, pulled]))
 
     def _bias_step(self, state):
-        """The step of the biases against their gradients, each divided by its curvature, and its decrease."""
+        """The step of the biases, -gradient / curvature without what scores absorb, and the decrease it predicts."""
         objective, gradient = self.objective, self.objective.split(state.gradient)[2]
         curvature = self.stretch * state.curvatures[2] + objective.split(objective.ridges)[2]
         padded = np.zeros_like(state.gradient)
@@ -190,14 +202,14 @@ class _Fit:
         return length * step, -(length * slope + 0.5 * length**2 * bend)
 
     def _diagonal(self, curvatures):
-        """The mean curvature of a label times the squares of columns, and so on; with the ridges."""
+        """Approximate diagonal of the Hessian (n_parameters,), ridges included: squared norms times mean curvatures."""
         objective, design = self.objective, self.objective.design
         sums = curvatures[0].sum(axis=0, dtype=np.float64)
         coef = np.outer(self.squares / design.total_weight, sums)
         return np.concatenate([coef.ravel(), sums * design.fit_intercept, curvatures[2]]) + objective.ridges
 
     def _search(self, state, step):
-        """The state at a length of the step that gains its share of what is predicted, or None if there is none."""
+        """The _State after the step, shortened until it gains a share of what is predicted; None if no length does."""
         objective, allowance = self.objective, self.objective.rounding_error(state.parameters, state.value)
         length = 1.0
         for _ in range(30):
@@ -214,27 +226,31 @@ class _Fit:
         return None
 
     def _learn(self, state, step, reached, length):
-        """Adapt stretch and caution to the curvature found along a step of the labels' own models."""
+        """Adapt stretch and caution to the curvature found along an own step.
+
+        The ratio compares the curvature of the smooth part along the step with what the labels' models expected.
+        """
         slope = float(state.gradient @ step.direction)
         change = _predicted(self.objective, state, state.parameters + step.direction)
         expected = -(step.decrease + change) * length**2
         if not expected > 0:
             return
         ratio = (reached.smooth - state.smooth - length * slope) / expected
+        # Bold steps raise both quickly; after good ones, stretch falls by half at most and caution to a quarter.
         was_bold = length < 1.0 or ratio > 2.0
         self.stretch = max(1.0, self.stretch * float(np.clip(ratio, 0.5, 4.0 if was_bold else 1.0)))
         self.caution = min(1.0, 4.0 * self.caution + 0.1) if was_bold else 0.25 * self.caution * (self.caution > 1e-3)
 
 
 def _predicted(objective, state, parameters):
-    """The change of the objective if its smooth part were linear; small differences are not lost in large sums."""
+    """The change of the penalised objective if its smooth part were linear, from differences, so that none is lost."""
     coef, before = objective.split(parameters)[0], objective.split(state.parameters)[0]
     penalty = objective.l1 * float((np.abs(coef) - np.abs(before)).sum())
     return float(state.gradient @ (parameters - state.parameters)) + penalty
 
 
 def _moved(objective, state, change, *, keep_signs):
-    """Parameters after the change; to keep signs, coefficients that would leave them become zero."""
+    """Parameters after the change; with keep_signs, coefficients that would change sign become zero."""
     moved = state.parameters + change
     if keep_signs:
         coef, before = objective.split(moved)[0], objective.split(state.parameters)[0]
@@ -251,27 +267,27 @@ def _smallest_subgradient(objective, parameters, gradient):
     return slope
 
 
-MAX_WORK = 100  # products with the Hessian that the factors of a metric may cost at most
+MAX_WORK = 100  # the factors of a metric may cost at most as much as this many products with the features
 
 
 class Faces:
-    """The faces of one objective. What they share, the features' Gram matrix, is computed when it is first needed."""
+    """The faces of one objective. They share the Gram matrix of the features, computed when it is first needed."""
 
     def __init__(self, objective):
         self.objective = objective
         self._gram = None
 
     def at(self, parameters):
-        """The face of the parameters: all intercepts and biases are free, and coefficients that aren't zero."""
+        """The Face of the parameters: intercepts, biases and the coefficients that are not zero are free."""
         free = np.ones(len(parameters), bool)
         self.objective.split(free)[0][...] = self.objective.split(parameters)[0] != 0
         return Face(self.objective, free)
 
     def metric(self, face, diagonal, shares):
-        """The function that solves with what the Hessian is like on a face.
+        """The function that solves with an approximation of the Hessian on a face: gradient -> (n_parameters,).
 
-        For the coefficients of a label that is its share (n_labels,) of the Gram matrix plus their ridge, for the rest
-        (for all, where that would be too large to factorise) the diagonal.
+        For the free coefficients of a label, it is the Gram matrix times the label's share (n_labels,), plus their
+        ridge. For the other parameters, and where the matrices are too large to factorise, it is the diagonal.
         """
         objective, inverse = self.objective, face.free * reciprocals(diagonal)
         factors = self._factors(objective.split(face.free)[0], shares)
@@ -286,9 +302,10 @@ class Faces:
         return solve
 
     def _factors(self, free, shares):
-        """For each label its free coefficients, and the Cholesky factor of their part of the metric."""
+        """For each label the indices of its free coefficients and the Cholesky factor of their matrix; or nothing."""
         design, alpha = self.objective.design, self.objective.alpha
         members = [np.flatnonzero(free[:, k]) for k in range(len(shares))]
+        # Nothing where factors would cost too much: the diagonal then serves all coefficients.
         work = sum(len(m) ** 3 for m in members)
         if design.n_features > MAX_FACTORED or work > MAX_WORK * design.X.size * len(shares):
             return []
@@ -298,7 +315,7 @@ class Faces:
 
 
 class Face:
-    """An objective whose Hessian moves and shows nothing but what is `free`, a mask of its parameters."""
+    """An objective restricted to its free parameters, a mask (n_parameters,): its Hessian ignores all others."""
 
     def __init__(self, objective, free):
         self._objective, self.free = objective, free
@@ -310,6 +327,9 @@ class Face:
 
 
 def _factor(matrix, alpha):
-    """A Cholesky factor; columns that repeat each other, which an L1 penalty alone leaves singular, are told apart."""
+    """Cholesky factor of matrix + alpha I.
+
+    Without alpha, columns that repeat each other make it singular: 1e-8 of the diagonal is added to prevent that.
+    """
     matrix[np.diag_indices_from(matrix)] += alpha + 1e-8 * np.diag(matrix) + 1e-300
     return linalg.cho_factor(matrix, overwrite_a=True, check_finite=False)

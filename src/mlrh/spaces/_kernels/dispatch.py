@@ -1,11 +1,11 @@
 """Sums over all label sets of admissible size: arrays in, arrays out, rows spread over threads.
 
 `scores` is (n_rows, n_labels), float32 or float64; `size_bias` has max_labels + 1 entries, -inf for a size that is not
-admissible. Results come in the type of the scores, computed in float64 whatever that is. Each block of rows goes
-through `lanes`, `divide_and_conquer` or `plain`, and what no tilt can handle through `wide_range`. The blocks, and so
+admissible. Everything is computed in float64; results have the type of the scores. Each block of rows goes through
+`lanes`, `divide_and_conquer` or `plain`; rows that no tilt can handle then go through `wide_range`. The blocks, and so
 the results, do not depend on the number of threads.
 
-From MANY_LABELS on, the last digits of a row may depend on the first row of its block, whose tilt the others try first.
+From MANY_LABELS on, the rows of a block first try the tilt of its first row, so their last digits may depend on it.
 """
 
 import numpy as np
@@ -15,10 +15,12 @@ from mlrh._parallel import map_blocks
 from mlrh._simd import LANES
 from mlrh.spaces._kernels import divide_and_conquer, lanes, plain, ranking, wide_range
 
-TARGET_OPERATIONS = 500_000  # in one block, if it has rows enough: a millisecond, so that threads stay busy
-FEW_ROWS = 4 * LANES  # fewer in a block don't pay for its buffers and first tilt where LANES go at a time
-LOG_RANGE = 500.0  # a size whose bias is that far below the largest may have less than the safe total
-MANY_LABELS = 512  # with this many or more, scores near 0 already want a tilt
+TARGET_OPERATIONS = 500_000  # of one block: about a millisecond, short enough to share out, long enough to be worth it
+FEW_ROWS = 4 * LANES  # rows of a block at least: fewer don't pay for its buffers and its first tilt
+# exp(-500) = 1e-217: a size whose bias is this far below the largest may fall short of SAFE_TOTAL (1e-240).
+LOG_RANGE = 500.0
+# With scores near 0, P(|y| = 0) of independent labels is 2**-n_labels: 1e-154 at 512 labels, near SAFE_TOTAL at 800.
+MANY_LABELS = 512
 
 
 def log_partition(scores, size_bias, *, n_jobs=None):
@@ -123,6 +125,7 @@ def entropy(scores, size_bias, *, n_jobs=None):
 
 def sample(scores, size_bias, n_draws, random_state):
     """Sets (n_rows, n_draws, n_labels) drawn with a numpy RandomState; the stream is used row after row."""
+    # Uniforms are made in blocks of bounded memory, in an order that does not depend on the block size.
     n_rows, n_labels = scores.shape
     sets = np.empty((n_rows, n_draws, n_labels), np.int8)
     draws_per_block = min(n_draws, max(1, TARGET_OPERATIONS // (n_labels + 1)))
@@ -153,12 +156,13 @@ def mode(scores, size_bias, *, n_jobs=None):
 
 
 def top_sets(scores, size_bias, n_sets, *, n_jobs=None):
-    """The n_sets most probable sets (n_rows, n_sets, n_labels), int8, best first, and how many there are per row."""
+    """The n_sets most probable sets (n_rows, n_sets, n_labels), best first, and how many each row has (n_rows,)."""
     sets = np.zeros((len(scores), n_sets, scores.shape[1]), np.int8)
     counts = np.empty(len(scores), np.int64)
 
     def work(rows):
         block = _block(scores, rows)
+        # A stable sort keeps the lower label first among equal scores.
         ranking.top_sets(block, np.argsort(-block, axis=1, kind="stable"), size_bias, sets[rows], counts[rows])
 
     _over_blocks(work, scores, size_bias, n_jobs)
@@ -166,12 +170,13 @@ def top_sets(scores, size_bias, n_sets, *, n_jobs=None):
 
 
 def _kernels(name, scores, size_bias):
-    """The kernel for plain floating point, from where it is faster, and the one without a limit of range.
+    """Two kernels of that name: the faster one in plain floating point, and the one of `wide_range`.
 
-    Measured side by side on one thread, with 100 to 4,000 labels, 10 sizes to all and a second cache of 2 MiB. The
-    table of `lanes` outgrows a cache with n_labels * n_sizes, and `divide_and_conquer` spends less on its leaves with
-    n_sizes: the ratio of their times follows the product, from 1.2 at 3e5 to 0.8 at 2e6 and below 0.1 from 1e9 on.
-    `sizes` keeps no table; there, the ratio is 1.4 up to 50 sizes and 0.8 at 100.
+    The table of `lanes` has n_labels * n_sizes entries and outgrows a cache. `divide_and_conquer` has a smaller one,
+    and the share of its leaves in the work falls with n_sizes. So the ratio of their times (divide_and_conquer over
+    lanes) follows n_labels * n_sizes^2. Measured on one thread, with 100 to 4,000 labels, 10 sizes to all of them and a
+    second-level cache of 2 MiB: 1.2 at 3e5, 0.8 at 2e6, below 0.1 from 1e9 on. `sizes` keeps no table; there the ratio
+    is 1.4 up to 50 sizes and 0.8 at 100.
     """
     n_labels, n_sizes = scores.shape[1], len(size_bias)
     large = n_sizes > 100 if name == "sizes" else n_labels * n_sizes**2 > 1_000_000
@@ -179,10 +184,11 @@ def _kernels(name, scores, size_bias):
 
 
 def _run(kernels, inputs, outputs):
-    """Write the outputs of a block: untilted, then tilted where that was not enough, then without a limit of range.
+    """Write the outputs of a block: first without a tilt, then with one for rows that need it, then by `wide_range`.
 
-    Kernels are compiled for float64 alone; narrower outputs are written through a buffer.
+    Kernels mark in `todo` which rows are left. They are compiled for float64 only; float32 outputs go through a buffer.
     """
+    # A row of `unlimited` costs many times a fast one, so it is the last resort.
     buffers = [np.empty(out.shape) if out.dtype == np.float32 else out for out in outputs]
     scores, size_bias, *_ = inputs
     fast, unlimited = kernels
@@ -199,10 +205,11 @@ def _run(kernels, inputs, outputs):
 
 
 def _likely_tilt(scores, size_bias):
-    """0, or a tilt for the first row where that row is likely to need one: the others will need about the same."""
+    """0, or the tilt of the first row if that row is likely to need one: the others will need about the same."""
     tilts = np.zeros(1)
     if scores.shape[1] >= MANY_LABELS:
-        # Untilted, one of the two sizes next to the expected number has at least 1 / (n_labels + 1) of the mass.
+        # Without a tilt, one of the two sizes next to the expected number has at least 1 / (n_labels + 1) of the mass:
+        # the row is safe if that size is admissible and its bias not too low.
         expected = np.rint(expit(scores[0]).sum())
         if not expected < len(size_bias) or size_bias[int(expected)] < size_bias.max() - LOG_RANGE:
             plain.towards_mode(scores[:1], size_bias, np.ones(1, bool), tilts)
@@ -218,6 +225,7 @@ def _block(array, rows):
 
 def _over_blocks(work, scores, size_bias, n_jobs, *, passes=1, at_least=1):
     """Results of work over blocks of rows; passes is how often a row goes through the recurrence."""
+    # Whole vectors of LANES rows, so that only the last block has idle lanes.
     operations_per_row = scores.shape[1] * len(size_bias) * passes
     rows = max(at_least, TARGET_OPERATIONS // max(1, operations_per_row))
     rows_per_block = rows - rows % LANES if rows > LANES else rows

@@ -1,15 +1,16 @@
 """The sums of `lanes` by divide and conquer over the labels, for tables that are too large for a cache.
 
-The same contract as there, eight rows at a time: rows marked in `todo` are worked on, each with its entry of `tilts`,
-and the mark is cleared where the total is safe. A node of the tree is a range of labels with the pmf of how many of
-them are present, as a polynomial cut off at max_labels: a leaf's comes from the recurrence, any other is the product of
-its children's. Downwards go the adjoints, the same sums over the labels outside the node. All products of masses are
-positive and are added up one by one, so that each entry keeps its relative precision, which a Fourier transform would
-not (moments have signs, and are as precise as their largest terms).
+The same contract as there, eight rows at a time: kernels work on the rows marked in `todo`, each with its entry of
+`tilts`, and clear the mark where the total is safe. A node of the tree is a range of labels with the pmf of how many of
+them are present, as a polynomial cut off at max_labels. A leaf's polynomial comes from the recurrence, any other is the
+product of its children's. Adjoints go down the tree: the same sums over the labels outside the node.
 
-Memory is O(n_labels log n_labels). In an array of polynomials, row ROW + j is coefficient j of a node; LENGTH, their
+Products are formed term by term. All masses are positive, so each coefficient keeps its relative precision; a Fourier
+transform would lose the small ones beside the largest. (Moments have signs, and are as precise as their largest terms.)
+
+Memory is O(n_labels log n_labels). In an array of polynomials, row ROW + j is coefficient j of a node. LENGTH, their
 number, is rounded up to whole tiles, and TILE rows of zeros lie between two nodes. Coefficients beyond max_labels
-are incomplete, which does no harm: their adjoints are 0.
+lack terms, which does no harm: their adjoints are 0.
 """
 
 import numpy as np
@@ -28,13 +29,13 @@ from mlrh.spaces._kernels.lanes import (
     scatter,
 )
 
-LEAF = 31  # labels at most, so that 32 coefficients are whole tiles
-TILE = 8  # coefficients of a product at a time: that many sums keep two multiply-adds of latency 4 per cycle busy
-CHUNK = 128  # terms of a product at a time: they and what they meet stay in the first cache, a tenth faster
-ROOT = TILE  # the row of the root
+LEAF = 31  # labels of a leaf at most: its 32 coefficients are whole tiles
+TILE = 8  # coefficients of a product at a time: eight sums keep two multiply-add units of latency 4 busy
+CHUNK = 128  # terms of a product at a time: they and their factors stay in the first-level cache, a tenth faster
+ROOT = TILE  # the row of the root, behind the first rows of zeros
 
-# Added to a sum and taken away again, it leaves a 0 or a normal number. Tails are full of denormal ones, on which
-# arithmetic takes a hundred times as long. What is lost is 1e-306 at most, nothing beside SAFE_TOTAL.
+# Added to a sum and subtracted again, it leaves 0 or a normal number. The tails of a pmf are full of denormal numbers,
+# on which arithmetic takes a hundred times as long. What is lost is at most 1e-306, nothing beside SAFE_TOTAL.
 FLOOR = 1e-290
 
 FIRST, END, ROW, LENGTH, LEFT, RIGHT = range(6)  # columns of the nodes; a leaf has no LEFT
@@ -74,7 +75,7 @@ def expectations(scores, size_bias, todo, tilts, log_partition, marginals, pmf):
         finish(rows, first, total, scales, todo, log_partition)
         scatter(shares, group, todo, pmf)
         if todo[group].all():
-            continue
+            continue  # no total is safe: nothing that follows would be written
         _fill_root(weights, total, outside)
         _fill_adjoints(nodes, mass, outside)
         _fill_marginals_of_leaves(nodes, on, off, weights, table, outside)
@@ -117,6 +118,7 @@ def curvature(scores, size_bias, direction, bias_direction, todo, tilts, d_margi
 @kernel
 def _nodes(n_labels, n_sizes):
     """The nodes (n_nodes, 6) of a tree over the labels, parents before children, the root first."""
+    # LEFT = 0 marks a leaf: node 0 is the root, which is no one's child.
     nodes = np.zeros((2 * (n_labels + 1), 6), np.int64)
     nodes[0, END] = n_labels
     n_nodes, row = 1, ROOT
@@ -128,6 +130,7 @@ def _nodes(n_labels, n_sizes):
         row += nodes[i, LENGTH] + TILE
         n_leaves = -(-width // LEAF)
         if n_leaves > 1:
+            # Split between leaves, so that all leaves have about the same number of labels.
             middle = nodes[i, FIRST] + width * (n_leaves // 2) // n_leaves
             nodes[i, LEFT], nodes[i, RIGHT] = n_nodes, n_nodes + 1
             nodes[n_nodes, FIRST], nodes[n_nodes, END] = nodes[i, FIRST], middle
@@ -138,13 +141,13 @@ def _nodes(n_labels, n_sizes):
 
 @kernel
 def _polynomials(nodes):
-    """Zeros for a polynomial per node, and around each."""
+    """Zeros (n, LANES) for the polynomial of every node, with TILE rows before and behind each."""
     return _zeros(nodes[-1, ROW] + nodes[-1, LENGTH] + TILE)
 
 
 @kernel
 def _zeros(n):
-    """Zeros (n, LANES) that begin with a cache line: lanes across two of them load at half the speed."""
+    """Zeros (n, LANES) that begin at a cache line of 64 bytes: lanes across two lines load at half the speed."""
     numbers = np.zeros((n + 1) * LANES)
     skip = -(numbers.ctypes.data // numbers.itemsize) % LANES
     return numbers[skip : skip + n * LANES].reshape(n, LANES)
@@ -152,7 +155,7 @@ def _zeros(n):
 
 @kernel
 def _leaf_rows(n_sizes):
-    """Rows of the table of a leaf."""
+    """Number of rows of the table of a leaf: LEAF + 1 steps of the recurrence, with up to LEAF + 1 sizes each."""
     return (LEAF + 1) * min(LEAF + 1, n_sizes)
 
 
@@ -185,11 +188,12 @@ def _fill_moment_products(nodes, on, off, step, weights, table, table_u, mass, m
 
 @kernel
 def _fill_adjoints(nodes, mass, outside):
-    """Fill outside from the root down."""
+    """Fill outside, the adjoints of all nodes, from the root down."""
     for i in range(1, len(nodes)):
         _clear(nodes[i], outside)
     for node in nodes:
         if node[LEFT]:
+            # Outside the left child lie the labels outside the node and those of its sibling.
             left, right = nodes[node[LEFT]], nodes[node[RIGHT]]
             _add_adjoint(node, outside, right, mass, left, outside)
             _add_adjoint(node, outside, left, mass, right, outside)
@@ -197,7 +201,7 @@ def _fill_adjoints(nodes, mass, outside):
 
 @kernel
 def _fill_moment_adjoints(nodes, mass, moment, outside, outside_u):
-    """Fill outside_u from the root down, outside being filled."""
+    """Fill outside_u, the moments of the adjoints, from the root down; mass, moment and outside are filled."""
     for i in range(1, len(nodes)):
         _clear(nodes[i], outside_u)
     for node in nodes:
@@ -211,9 +215,10 @@ def _fill_moment_adjoints(nodes, mass, moment, outside, outside_u):
 
 @kernel
 def _fill_marginals_of_leaves(nodes, on, off, weights, table, outside):
-    """Replace on by the marginals."""
+    """Replace on by the marginals: inside a leaf as in `lanes`, with the leaf's adjoint for the suffix."""
     for node in nodes:
         if not node[LEFT]:
+            # Recomputed rather than kept: the tables of all leaves would fill the cache that this module spares.
             _, n_sizes = _fill_leaf(node, on, off, weights, table)
             labels = slice(node[FIRST], node[END])
             fill_marginals(on[labels], off[labels], table, outside[node[ROW] :], n_sizes)
@@ -234,7 +239,7 @@ def _fill_covariances_of_leaves(nodes, on, off, step, weights, mean, table, tabl
 
 @kernel
 def _fill_leaf(node, on, off, weights, table):
-    """Run the recurrence over a leaf's labels; returns their number and how many sizes a row of the table holds."""
+    """Run the recurrence over a leaf's labels; returns the numbers of labels, and of sizes per step of the table."""
     labels = slice(node[FIRST], node[END])
     n_labels = node[END] - node[FIRST]
     n_sizes = min(n_labels + 1, weights.shape[0])
@@ -277,6 +282,7 @@ def _fill_root(weights, total, outside):
 
 @kernel
 def _clear(node, polynomials):
+    """Set a node's coefficients to 0, before products are added."""
     polynomials[node[ROW] : node[ROW] + node[LENGTH]] = 0.0
 
 
@@ -290,10 +296,12 @@ def _copy(table, first, n, polynomials, row):
 
 @kernel
 def _add_product(node, nodes, lefts, rights, products):
-    """Add the product of its left child in lefts and its right child in rights to a node of products."""
+    """Add the product of a node's left child (in lefts) and right child (in rights) to the node in products."""
     left, right = nodes[node[LEFT]], nodes[node[RIGHT]]
     for start in range(0, left[LENGTH], CHUNK):
         for j in range(0, node[LENGTH], TILE):
+            # Terms left[m] right[j + t - m] whose factors exist for some t of the tile; where the second does not for
+            # another t, the zeros around the node are read.
             first = max(start, j - right[LENGTH] + 1)
             n_terms = min(start + CHUNK, left[LENGTH], j + TILE) - first
             _add_tile(lefts, left[ROW] + first, n_terms, rights, right[ROW] + j - first, -1, products, node[ROW] + j)
@@ -301,9 +309,10 @@ def _add_product(node, nodes, lefts, rights, products):
 
 @kernel
 def _add_adjoint(parent, outsides, sibling, factors, node, adjoints):
-    """Add sum_j outside[i + j] factor[j], the factor being the sibling's, to entry i of the node's adjoint."""
+    """Add sum_j outside[i + j] factor[j] to entry i of a node's adjoint: the parent's outside, the sibling's factor."""
     for start in range(0, sibling[LENGTH], CHUNK):
         for i in range(0, node[LENGTH], TILE):
+            # Beyond the parent's length its adjoint is 0: those terms are left out.
             n_terms = min(start + CHUNK, sibling[LENGTH], parent[LENGTH] - i) - start
             row = parent[ROW] + i + start
             _add_tile(factors, sibling[ROW] + start, n_terms, outsides, row, 1, adjoints, node[ROW] + i)
@@ -312,6 +321,7 @@ def _add_adjoint(parent, outsides, sibling, factors, node, adjoints):
 @kernel
 def _add_tile(factors, first, n_terms, others, start, stride, sums, row):
     """Add sum_m factors[first + m] others[start + t + stride m] to row + t of sums, for each t below TILE."""
+    # Eight named sums, not an array: they stay in registers.
     floor = splat(FLOOR)
     sum_0, sum_1 = load(sums, row) + floor, load(sums, row + 1) + floor
     sum_2, sum_3 = load(sums, row + 2) + floor, load(sums, row + 3) + floor

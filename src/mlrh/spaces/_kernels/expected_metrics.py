@@ -1,8 +1,8 @@
 """Expected metrics of label sets, and the sets that maximise them: arrays in, arrays out.
 
 A metric is a function f(tp, fp, fn) of arrays of counts: labels rightly in the answer, wrongly in it, wrongly left out.
-Knows nothing of label spaces. Either all sets of one size weigh exp(sum of their scores), and only `pmf`, the
-probabilities of the sizes, is given besides (`_by_counts`); or every set is listed with its probability (`_by_sets`).
+The distribution of the truth comes in one of two forms. `_by_counts`: scores and `pmf`, the probabilities of the sizes;
+given its size, a set weighs exp(sum of its scores). `_by_sets`: a list of sets with their probabilities.
 """
 
 import numpy as np
@@ -10,11 +10,11 @@ import numpy as np
 from mlrh._parallel import kernel, map_blocks
 from mlrh.spaces._kernels.plain import fill_odds, tilt_towards
 
-TIE = 1e-13  # values that differ by less of their magnitude count as equal: rounding must not choose between them
-SAFE_MASS = 1e-240
-NEGLIGIBLE = 1e-30  # a size of lower probability can't be seen in the sum
-TABLE_ENTRIES = 2**22  # of a metric at once
-TARGET_OPERATIONS = 500_000  # in one block of rows
+TIE = 1e-13  # values that differ by less than this share count as equal, so that rounding does not choose between them
+SAFE_MASS = 1e-240  # as SAFE_TOTAL in `plain`: underflow takes less than 1e-260 of a mass
+NEGLIGIBLE = 1e-30  # a size of lower probability is below the last digit of the sum
+TABLE_ENTRIES = 2**22  # values of a metric that are tabulated at a time: 32 MB
+TARGET_OPERATIONS = 500_000  # of one block of rows: about a millisecond
 
 
 def exact_match_of_counts(tp, fp, fn):
@@ -48,14 +48,15 @@ def metric_function(metric, n_labels):
 
 
 def check_metric(metric, n_labels, sizes):
-    """Raise where f(tp + 1, fp, fn) < f(tp, fp + 1, fn + 1), for truths of sizes[0] to sizes[1] of n_labels labels.
+    """Raise a ValueError where f(tp + 1, fp, fn) < f(tp, fp + 1, fn + 1), for truths of sizes[0] to sizes[1] labels.
 
-    Only then a likelier label is never worse than a less likely one. Both sides have the same size of the answer and of
-    the truth, so the grid is gone through by the size of the answer.
+    Without that rule, swapping a label of the answer for a likelier one could make the answer worse. Both sides have
+    the same size of the answer and of the truth, so the counts are checked one size of the answer after the other.
     """
     for first, last in _chunks(0, n_labels, sizes[1]):
         table, possible = _table(metric, (first, last), n_labels, sizes)
         right, wrong = table[:, 1:, :-1], table[:, :-1, 1:]
+        # Two expressions of the same value may differ by rounding.
         tolerance = 1e-12 * np.abs(table).max(initial=0.0)
         falls = possible[:, 1:, :-1] & possible[:, :-1, 1:] & (right < wrong - tolerance)
         if falls.any():
@@ -71,10 +72,11 @@ def check_metric(metric, n_labels, sizes):
 def expected_by_counts(scores, pmf, sets, metric, *, n_jobs=None):
     """E[f] (n_rows,) of the answers `sets` (n_rows, n_labels), exact, in O(n_labels * max_labels) per row.
 
-    `pmf` (n_rows, n_labels + 1) holds the probabilities of the sizes of the truth. Given its size, the truth meets the
-    answer in t labels and the rest in r with a probability proportional to e_t(answer) e_r(rest), the elementary
+    `pmf` (n_rows, n_labels + 1) holds the probabilities of the sizes of the truth. Given its size t + r, the truth has
+    t labels of the answer and r others with a probability proportional to e_t(answer) e_r(rest), the elementary
     symmetric polynomials of exp(scores).
     """
+    # Labels are reordered so that the answer comes first: it is then a prefix of the labels.
     if len(scores) == 0:
         return np.zeros(0)
     order = np.argsort(1 - sets, axis=1, kind="stable")
@@ -89,8 +91,8 @@ def expected_by_counts(scores, pmf, sets, metric, *, n_jobs=None):
 def best_by_counts(scores, pmf, metric, limits, *, n_jobs=None):
     """The sets (n_rows, n_labels), int8, of limits[0] to limits[1] labels with the highest E[f].
 
-    For a metric that passes `check_metric` these are the m labels of highest score, for some m; all m together cost
-    O(n_labels * max_labels^2) per row. Ties: the smaller set and the lower label win.
+    For a metric that passes `check_metric`, the best set is made of the m highest scores, for some m. Trying all m
+    costs O(n_labels * max_labels^2) per row. Ties: the smaller set and the lower label win.
     """
     n_rows, n_labels = scores.shape
     low, high = limits
@@ -102,6 +104,7 @@ def best_by_counts(scores, pmf, metric, limits, *, n_jobs=None):
     values = np.empty((n_rows, high - low + 1))
     for first, last, block in _values_by_chunk(_ordered(scores, order), pmf, metric, every, n_jobs):
         values[:, first - low : last - low + 1] = block
+    # The first, so smallest, m whose value is as good as the highest but for rounding.
     highest = values.max(axis=1, keepdims=True)
     tolerance = TIE * np.abs(values).max(axis=1, keepdims=True)
     sizes = low + np.argmax(values >= highest - tolerance, axis=1)
@@ -120,7 +123,8 @@ def expected_by_sets(probs, listed, sets, metric):
 def best_f1_by_sets(probs, listed, limits):
     """The sets (n_rows, n_labels), int8, of limits[0] to limits[1] labels with the highest expected F1, exact.
 
-    An answer of m labels has E[F1] = sum over its labels k of sum_s 2 P(y_k = 1, |y| = s) / (m + s): the m largest.
+    For an answer of m labels, E[F1] is a sum over its labels k of gain_k = sum_s 2 P(y_k = 1, |y| = s) / (m + s). So
+    the best answer of m labels is the m largest gains.
     """
     sizes = np.count_nonzero(listed, axis=1)
     distinct = np.unique(sizes[sizes > 0])
@@ -130,6 +134,7 @@ def best_f1_by_sets(probs, listed, limits):
     for m in range(limits[0], limits[1] + 1):
         sets = np.zeros(best.sets.shape, np.int8)
         if m == 0:
+            # An empty answer has F1 = 1 if the truth is empty, else 0.
             best.offer(probs[:, sizes == 0].sum(axis=1), sets)
             continue
         gains = np.tensordot(2.0 / (m + distinct), joint, axes=1)
@@ -142,7 +147,7 @@ def best_f1_by_sets(probs, listed, limits):
 def best_candidate_by_sets(probs, listed, metric, limits):
     """The sets (n_rows, n_labels), int8, with the highest E[f] among the listed ones and the sets of likeliest labels.
 
-    The candidates are of limits[0] to limits[1] labels; any other set may be better still.
+    The candidates have limits[0] to limits[1] labels. A set that is not a candidate may be better still.
     """
     n_labels, sizes = listed.shape[1], np.count_nonzero(listed, axis=1)
     order = np.argsort(-(probs @ listed.astype(np.float64)), axis=1, kind="stable")
@@ -157,6 +162,7 @@ def best_candidate_by_sets(probs, listed, metric, limits):
         table = _table(metric, (m, m), n_labels, (int(sizes.min()), int(sizes.max())))[0][0]
         best.offer((probs * table[overlaps, sizes - overlaps]).sum(axis=1), likeliest)
         candidates = listed[sizes == m]
+        # The table is the same for all candidates of one size; overlaps are made for a bounded number at a time.
         step = max(1, TABLE_ENTRIES // len(listed))
         for start in range(0, len(candidates), step):
             some = candidates[start : start + step]
@@ -167,7 +173,7 @@ def best_candidate_by_sets(probs, listed, metric, limits):
 
 
 class _Best:
-    """The best answer offered so far for each row; of equals the one offered first."""
+    """The best answer offered so far for each row; ties go to the one offered first."""
 
     def __init__(self, n_rows, n_labels):
         self.values = np.full(n_rows, -np.inf)
@@ -185,14 +191,16 @@ def _ordered(scores, order):
 
 def _overlaps(sets, listed):
     """Numbers of labels that two sets share, (len(sets), len(listed))."""
+    # By a product of floats, since BLAS has none of integers; counts are exact in float32 up to 2**24.
     return np.rint(sets.astype(np.float32) @ listed.T.astype(np.float32)).astype(np.int64)
 
 
 def _values_by_chunk(scores, pmf, metric, splits, n_jobs):
-    """Yields (first, last, values): E[f] of answers made of the first m labels, for m = first, ..., last.
+    """Yields (first, last, values): E[f] of the answers made of the first m labels, for m = first, ..., last.
 
-    splits holds the smallest and the largest m of each row; values of other m are left as they are.
+    splits holds the smallest and the largest m of each row. Values (n_rows, last - first + 1) of other m are not set.
     """
+    # Sizes that no row can have are left out of table and recurrence.
     seen = np.flatnonzero(pmf.any(axis=0))
     sizes = (int(seen[0]), int(seen[-1]))
     pmf = np.ascontiguousarray(pmf[:, : sizes[1] + 1], dtype=np.float64)
@@ -211,15 +219,15 @@ def _values_by_chunk(scores, pmf, metric, splits, n_jobs):
 
 
 def _chunks(low, high, max_labels):
-    """Sizes of the answer low..high in pieces whose table is not too large to keep."""
+    """Pairs (first, last) that divide the sizes low..high of the answer, each with a table of about TABLE_ENTRIES."""
     step = max(1, TABLE_ENTRIES // (max_labels + 1) ** 2)
     return [(first, min(first + step - 1, high)) for first in range(low, high + 1, step)]
 
 
 def _table(metric, answers, n_labels, sizes):
-    """f[m - answers[0], tp, fn] for answers of m labels and truths of sizes[0] to sizes[1], and which counts can occur.
+    """f[m - answers[0], tp, fn] for answers of m labels and truths of sizes[0] to sizes[1] labels; and possible counts.
 
-    The metric is asked only for counts that can occur; elsewhere the table is 0.
+    The metric is only called with counts that can occur, marked in the second array; elsewhere the table is 0.
     """
     m = np.arange(answers[0], answers[1] + 1)[:, None, None]
     tp = np.arange(sizes[1] + 1)[:, None]
@@ -255,10 +263,13 @@ def _checked_values(metric, tp, fp, fn):
 def _fill_values(scores, pmf, low, high, first, table, values):
     """Write E[f] of the answers made of the first m labels, low[i] <= m <= high[i], into values[i, m - first].
 
-    With on_k = sigmoid(scores_k + tilt), prefix_m and suffix_m the pmfs of the numbers of labels among the first m and
-    among the rest when labels are independent, P(t in the answer, r outside | t + r = j) = prefix_m[t] suffix_m[r] /
-    suffix_0[j] under any tilt. A tilt serves the sizes j whose suffix_0[j] is far from underflow; the first, 0, serves
-    nearly always all of them, and every further one is aimed at the likeliest size left.
+    Let labels be independent with probabilities sigmoid(scores_k + tilt), and let prefix_m and suffix_m be the pmfs of
+    the numbers of labels among the first m and among the rest. Then, under any tilt,
+
+        P(t in the answer, r outside | t + r = j) = prefix_m[t] suffix_m[r] / suffix_0[j]
+
+    A tilt serves the sizes j whose suffix_0[j] is far from underflow. A tilt of 0 nearly always serves all sizes; each
+    further one is aimed at the likeliest size that is left.
     """
     n_labels, n_sizes = scores.shape[1], pmf.shape[1]
     on, off = np.empty(n_labels), np.empty(n_labels)
@@ -281,6 +292,7 @@ def _fill_values(scores, pmf, low, high, first, table, values):
                 if left[j] > 0 and suffix[0, j] >= SAFE_MASS:
                     weights[j] = left[j] / suffix[0, j]
                     left[j] = 0.0
+            # The size that was aimed at counts as done in any case, so that the loop ends.
             if aim >= 0:
                 left[aim] = 0.0
             if weights.any():
@@ -293,7 +305,7 @@ def _fill_values(scores, pmf, low, high, first, table, values):
 
 @kernel
 def _fill_suffix(on, off, suffix):
-    """Pmf of the number of labels among k, ..., n_labels - 1 in row k."""
+    """Fill row k of suffix (n_labels + 1, n_sizes) with the pmf of the number of labels among k, ..., n_labels - 1."""
     n_labels, n_sizes = on.shape[0], suffix.shape[1]
     suffix[n_labels] = 0.0
     suffix[n_labels, 0] = 1.0
@@ -309,6 +321,7 @@ def _add_values(on, off, suffix, weights, begin, end, first, table, values):
     n_labels, n_sizes = on.shape[0], weights.shape[0]
     prefix, by_size = np.zeros(n_sizes), np.empty(n_sizes)
     prefix[0] = 1.0
+    # The answer grows by one label at a time: prefix takes it in, and suffix[m] is what is left.
     for m in range(end + 1):
         if m > 0:
             for t in range(min(m, n_sizes - 1), 0, -1):
@@ -316,6 +329,7 @@ def _add_values(on, off, suffix, weights, begin, end, first, table, values):
             prefix[0] *= off[m - 1]
         if m < begin:
             continue
+        # Sums per size of the truth first: each size has its own weight, the inverse of its total mass.
         by_size[:] = 0.0
         for t in range(min(m, n_sizes - 1) + 1):
             share = prefix[t]

@@ -1,8 +1,8 @@
 """The three recurrences that a fit repeats, eight rows at a time: sizes, expectations, curvature.
 
-The same sums and the same contract as in `plain`: rows marked in `todo` are worked on, each with its entry of
-`tilts`, and the mark is cleared where the total is safe. The lanes of a vector are rows, so no sum runs across lanes
-and each row's result, for its tilt, is that of the row alone. Entry (k, j) of a table is its row k * n_sizes + j.
+The same sums and the same contract as in `plain`: kernels work on the rows marked in `todo`, each with its entry of
+`tilts`, and clear the mark where the total is safe. The lanes of a vector are rows, so no sum runs across lanes, and a
+row's result depends on its tilt but not on its neighbours. Entry (k, j) of a table is its row k * n_sizes + j.
 """
 
 import math
@@ -13,8 +13,8 @@ from mlrh._parallel import kernel
 from mlrh._simd import LANES, exp_minus_abs, lane, load, minimum, splat, store, where_positive
 from mlrh.spaces._kernels.plain import SAFE_TOTAL, fill_weights
 
-# Rows of `scales`, one entry per lane: what a total is to be multiplied by, as a logarithm and a factor beside it; the
-# tilts; and the tilts that the weights were filled with, and the logarithms of the heaviest of them.
+# Rows of `scales`, one entry per lane. log Z = LOG_SCALE + log(FACTOR * total). TILT is the tilt; WEIGHT_TILT the tilt
+# for which the weights were filled, and HEAVIEST the logarithm of the heaviest weight then.
 LOG_SCALE, FACTOR, TILT, WEIGHT_TILT, HEAVIEST = range(5)
 
 
@@ -28,6 +28,7 @@ def sizes(scores, size_bias, todo, tilts, log_partition, pmf):
     for first in range(0, len(rows), LANES):
         begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales)
         total = fill_mass(on, off, weights, mass, n_sizes)
+        # Two steps of the recurrence take turns in mass; this is where the last one begins.
         last = (n_labels % 2) * n_sizes
         for j in range(n_sizes):
             store(shares, j, load(weights, j) * load(mass, last + j) / total)
@@ -51,8 +52,9 @@ def expectations(scores, size_bias, todo, tilts, log_partition, marginals, pmf):
         total = fill_mass(on, off, weights, prefix, n_sizes)
         for j in range(n_sizes):
             store(suffix, j, load(weights, j) / total)
-        store(suffix, n_sizes, splat(0.0))
+        store(suffix, n_sizes, splat(0.0))  # one label more than max_labels: weight 0
         finish(rows, first, total, scales, todo, log_partition)
+        # P(|y| = j) = weights_j / total * f_j: what the adjoint starts with, times the last step of the recurrence.
         _scatter_products(suffix, prefix, n_labels * n_sizes, group, todo, pmf)
         fill_marginals(on, off, prefix, suffix, n_sizes)
         scatter(on, group, todo, marginals)
@@ -63,8 +65,8 @@ def curvature(scores, size_bias, direction, bias_direction, todo, tilts, d_margi
     """Write the covariances of the labels and of the sizes with u(y) = direction'y + bias_direction[|y|].
 
     These are the derivatives of marginals and pmf along (direction, bias_direction). Both recurrences carry the first
-    moment of u beside the mass: prefix_u_k[j] = off_k prefix_u[j] + on_k (prefix_u[j-1] + direction_k prefix[j-1]), the
-    tables on the right being those of label k - 1.
+    moment of u beside the mass: prefix_u_k[j] = off_k prefix_u[j] + on_k (prefix_u[j-1] + direction_k prefix[j-1]),
+    where the tables on the right are those of label k - 1.
     """
     n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
     on, off, weights, scales = buffers(n_labels, n_sizes)
@@ -87,6 +89,7 @@ def curvature(scores, size_bias, direction, bias_direction, todo, tilts, d_margi
             moment = share * load(prefix_u, last + j) + share_u * load(prefix, last + j)
             store(moments, j, moment)
             mean = mean + moment
+        # Cov(1[|y| = j], u) = E[1[|y| = j] u] - P(|y| = j) E[u].
         for j in range(n_sizes):
             store(moments, j, load(moments, j) - mean * load(suffix, j) * load(prefix, last + j))
         store(suffix, n_sizes, splat(0.0))
@@ -99,21 +102,25 @@ def curvature(scores, size_bias, direction, bias_direction, todo, tilts, d_margi
 
 @kernel
 def buffers(n_labels, n_sizes):
-    """on, off (n_labels, LANES), weights (n_sizes, LANES) and scales (5, LANES), not filled."""
+    """on, off (n_labels, LANES), weights (n_sizes, LANES) and scales (5, LANES), not filled.
+
+    NaN differs from every tilt, so that `begin` fills the weights of the first group.
+    """
     scales = np.full((5, LANES), np.nan)
     return np.empty((n_labels, LANES)), np.empty((n_labels, LANES)), np.empty((n_sizes, LANES)), scales
 
 
 @kernel
 def begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales):
-    """Fill group with the next rows, the last one repeated, then on, off, weights and their scale."""
+    """Fill group with the next rows (the last one repeated in idle lanes), then on, off, weights and scales."""
+    # Idle lanes of the last group repeat its last row: they compute the same result again, which does no harm.
     for v in range(LANES):
         group[v] = rows[min(first + v, len(rows) - 1)]
         scales[TILT, v] = tilts[group[v]]
     gather(scores, group, on)
     _fill_odds(on, off, scales)
     for v in range(LANES):
-        # Nearly all lanes keep the tilt of the group before, which spares the exponentials.
+        # Nearly always the tilt of the group before: then its weights still hold, without new exponentials.
         if scales[TILT, v] != scales[WEIGHT_TILT, v]:
             scales[WEIGHT_TILT, v] = scales[TILT, v]
             scales[HEAVIEST, v] = fill_weights(size_bias, scales[TILT, v], weights[:, v])
@@ -122,7 +129,7 @@ def begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales
 
 @kernel
 def _fill_odds(on, off, scales):
-    """Probabilities of each label in and out, on holding the scores before; writes -sum_k log off_k to scales."""
+    """Replace on, which holds the scores, by on and fill off, as `plain.fill_odds`; -sum_k log off_k goes to scales."""
     one, zero, tilt = splat(1.0), splat(0.0), load(scales, TILT)
     log_scale, product = zero, one
     scales[LOG_SCALE] = 0.0
@@ -135,7 +142,7 @@ def _fill_odds(on, off, scales):
         store(off, k, where_positive(x, unlikely, likely))
         log_scale = log_scale + where_positive(x, x, zero)
         product = product * (one + small)
-        # One logarithm per 512 factors, each at most 2.
+        # One logarithm for 512 factors of at most 2; what is left of the product stays in FACTOR, for `finish`.
         if k % 512 == 511:
             for v in range(LANES):
                 scales[LOG_SCALE, v] += math.log(lane(product, v))
@@ -147,10 +154,10 @@ def _fill_odds(on, off, scales):
 
 @kernel
 def fill_mass(on, off, weights, mass, n_sizes):
-    """Run the recurrence over all labels; returns the total weight.
+    """Run the recurrence over all labels, filling mass; returns the total weight of each lane.
 
-    mass holds the pmf f after k labels from row (k % depth) * n_sizes on: a depth of n_labels + 1 keeps the whole
-    table, two only the last step. After k labels, entries beyond j = k are not written.
+    The pmf f after k labels begins at row (k % depth) * n_sizes of mass: a depth of n_labels + 1 keeps the whole table,
+    a depth of two only the last step. After k labels f_j is 0 beyond j = k, and these entries are not written or read.
     """
     n_labels, depth = on.shape[0], mass.shape[0] // n_sizes
     store(mass, 0, splat(1.0))
@@ -159,6 +166,7 @@ def fill_mass(on, off, weights, mass, n_sizes):
         here, there = (k % depth) * n_sizes, ((k + 1) % depth) * n_sizes
         before = load(mass, here)
         store(mass, there, label_off * before)
+        # Two masses stay in registers; each is loaded once for its own size and the next.
         for j in range(1, min(n_sizes, k + 1)):
             same = load(mass, here + j)
             store(mass, there + j, label_off * same + label_on * before)
@@ -174,13 +182,13 @@ def fill_mass(on, off, weights, mass, n_sizes):
 
 @kernel
 def fill_marginals(on, off, prefix, suffix, n_sizes):
-    """Replace on by the marginals; suffix goes back to the first label."""
+    """Replace on by the marginals; suffix, the adjoint behind the last label, is moved back to the first one."""
     one = splat(1.0)
     for k in range(on.shape[0] - 1, -1, -1):
         label_on, label_off, overlap = load(on, k), load(off, k), splat(0.0)
         here = load(suffix, 0)
         for j in range(min(n_sizes, k + 1)):
-            up = load(suffix, j + 1)
+            up = load(suffix, j + 1)  # read before the store, which moves entry j back by one label
             overlap = overlap + load(prefix, k * n_sizes + j) * up
             store(suffix, j, label_off * here + label_on * up)
             here = up
@@ -189,6 +197,7 @@ def fill_marginals(on, off, prefix, suffix, n_sizes):
 
 @kernel
 def fill_moments(on, off, step, prefix, prefix_u, n_sizes):
+    """Fill prefix_u with the first moments of u that belong to the table prefix; step is the direction."""
     store(prefix_u, 0, splat(0.0))
     for k in range(on.shape[0]):
         label_on, label_off, label_step = load(on, k), load(off, k), load(step, k)
@@ -208,6 +217,7 @@ def fill_covariances(on, off, step, mean, prefix, prefix_u, suffix, suffix_u, n_
     """Replace on by the covariances of the labels with u, whose mean is given."""
     for k in range(on.shape[0] - 1, -1, -1):
         label_on, label_off, label_step = load(on, k), load(off, k), load(step, k)
+        # E[y_k (u - mean)]: u is what label k adds, plus the moments of the labels before and behind it.
         centred, overlap = label_step - mean, splat(0.0)
         here, here_u = load(suffix, 0), load(suffix_u, 0)
         for j in range(min(n_sizes, k + 1)):
@@ -226,12 +236,13 @@ def finish(rows, first, total, scales, todo, log_partition):
         mass = lane(total, v)
         if mass >= SAFE_TOTAL:
             todo[rows[first + v]] = False
-            # One logarithm for both: they are at least 1e-240 and at most 2**512.
+            # One logarithm for both: the product lies between 1e-240 and 2**512, far from underflow and overflow.
             log_partition[rows[first + v]] = scales[LOG_SCALE, v] + math.log(mass * scales[FACTOR, v])
 
 
 @kernel
 def gather(matrix, group, lanes):
+    """Copy the rows of the group out of matrix (n_rows, n), row group[v] into lane v of lanes (n, LANES)."""
     for v in range(LANES):
         for k in range(matrix.shape[1]):
             lanes[k, v] = matrix[group[v], k]
@@ -239,7 +250,7 @@ def gather(matrix, group, lanes):
 
 @kernel
 def scatter(lanes, group, todo, matrix):
-    """Write lanes to the rows of the group that are done."""
+    """Write lane v to row group[v] of matrix, for the rows that are not in todo any more."""
     for v in range(LANES):
         if not todo[group[v]]:
             for k in range(matrix.shape[1]):
@@ -248,7 +259,7 @@ def scatter(lanes, group, todo, matrix):
 
 @kernel
 def _scatter_products(lanes, table, first, group, todo, matrix):
-    """Write the products of lanes and of the rows of a table from first on to the rows of the group that are done."""
+    """Write lanes times the rows of table from first on, for the rows that are not in todo any more."""
     for v in range(LANES):
         if not todo[group[v]]:
             for k in range(matrix.shape[1]):

@@ -1,7 +1,7 @@
-"""The most probable label sets, which need no partition: blocks of rows in, sets written in place.
+"""The most probable label sets of the cardinality space, which need no partition.
 
-`size_bias` has max_labels + 1 entries, -inf for a size that is not admissible. Ties: the lower label index first, the
-smaller set first.
+Blocks of rows come in, sets are written in place. `size_bias` has max_labels + 1 entries, -inf for a size that is not
+admissible. Ties: the lower label index first, the smaller set first.
 """
 
 import heapq
@@ -18,6 +18,7 @@ def mode(scores, size_bias, sets):
     admissible.
     """
     np.greater(scores, 0, out=sets, casting="unsafe")
+    # With equal biases on a range of sizes each label is for itself, unless the number of positive ones is outside it.
     admissible = np.flatnonzero(size_bias > -np.inf)
     unsettled = np.ones(len(scores), bool)
     if np.ptp(size_bias[admissible]) == 0 and len(admissible) == admissible[-1] - admissible[0] + 1:
@@ -32,13 +33,15 @@ def mode(scores, size_bias, sets):
 def top_sets(scores, order, size_bias, sets, counts):
     """Write the sets.shape[1] most probable sets of each row, best first, and how many sets there were.
 
-    `order` ranks the labels by falling score. A set of size j is the j ranks it holds, kept as a row of `members`; the
-    best is 0, ..., j-1, and every other one follows from exactly one parent by moving one rank down: the lowest rank
-    that has moved moves on, or the one before it starts to move. A child is never better than its parent, so best-first
-    search from the best set of every size meets all sets in order, in O(n log n) steps after sorting. Costs are what a
-    set's log-weight lacks to the mode's: no total is formed in which a small score could drown.
+    `order` ranks the labels by falling score. A set of size j is a row of `members`: the j ranks it holds, ascending.
+    The best set of a size holds the ranks 0, ..., j-1. Every other set has exactly one parent, from which it follows by
+    replacing one rank r by r + 1: either the lowest rank that has moved moves on, or the one before it starts to move.
+    A child is never better than its parent, so best-first search from the best set of every size meets all sets in
+    order, in O(n log n) steps after sorting. The cost of a set is how far its log-weight lies below the mode's, summed
+    from differences: in a total of large scores a small one would be rounded away.
     """
     n_sets, n_labels, n_sizes = sets.shape[1], scores.shape[1], size_bias.shape[0]
+    # Every set that is taken adds at most two children to the roots, one per size.
     members = np.empty((2 * n_sets + n_sizes, max(n_sizes - 1, 1)), np.int64)
     descending = np.empty(n_labels)
     for i in range(scores.shape[0]):
@@ -51,6 +54,7 @@ def top_sets(scores, order, size_bias, sets, counts):
             for r in range(size):
                 sets[i, counts[i], order[i, members[node, r]]] = 1
             counts[i] += 1
+            # Ranks before first_moved are still where they began: member r holds rank r.
             first_moved = 0
             while first_moved < size and members[node, first_moved] == first_moved:
                 first_moved += 1
@@ -67,12 +71,13 @@ def top_sets(scores, order, size_bias, sets, counts):
 @kernel
 def _roots(descending, size_bias, members):
     """A heap with the best set of every size, and the number of rows of members used."""
-    heap = [(0.0, 0, 0) for _ in range(0)]
+    heap = [(0.0, 0, 0) for _ in range(0)]  # empty, but tells numba the type of its entries
     used = 0
     best = mode_size(descending, size_bias)
     for size in range(size_bias.shape[0]):
         if size_bias[size] == -np.inf:
             continue
+        # Only the scores between the two sizes differ: the best sets of two sizes are nested.
         cost = size_bias[best] - size_bias[size]
         for rank in range(size, best):
             cost += descending[rank]
@@ -87,6 +92,7 @@ def _roots(descending, size_bias, members):
 
 @kernel
 def _can_move(members, size, moving, n_labels):
+    """Whether the rank behind that of a member is free; the ranks of a set stay ascending."""
     if moving < 0 or moving >= size:
         return False
     limit = members[moving + 1] if moving + 1 < size else n_labels
@@ -97,11 +103,12 @@ def _can_move(members, size, moving, n_labels):
 def mode_size(descending_scores, size_bias):
     """Size of the most probable set.
 
-    A size is better than the best so far when the scores it adds and the change of bias sum to more than 0: no total
-    is formed in which a small score could drown.
+    A size is better than the best so far if the scores it adds and the change of bias sum to more than 0. Comparing
+    the totals of the sizes instead would round a small score away next to large ones.
     """
     best, gain = -1, 0.0
     for j in range(size_bias.shape[0]):
+        # gain: the scores added since the best size so far.
         if best >= 0:
             gain += descending_scores[j - 1]
         if size_bias[j] == -np.inf:
@@ -113,6 +120,7 @@ def mode_size(descending_scores, size_bias):
 
 @kernel
 def _best_of_each_size(scores, order, size_bias):
+    """The most probable set of each row, int8 (n_rows, n_labels): its highest scores, as many as the best size."""
     sets = np.zeros(scores.shape, np.int8)
     descending = np.empty(scores.shape[1])
     for i in range(scores.shape[0]):

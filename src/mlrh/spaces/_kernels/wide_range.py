@@ -1,8 +1,10 @@
-"""The recurrences of `plain` in numbers with an exponent of their own: mantissa * 2**exponent.
+"""The recurrences of `plain` in numbers with an integer exponent of their own: mantissa * 2**exponent.
 
-For the rare rows, marked in `todo`, whose sizes lie too far apart for any tilt: slower, but without a limit of range.
-The sums are the elementary symmetric polynomials of exp(scores) themselves. A number is a pair (float, int), its
-mantissa 0 or of magnitude in [0.5, 1), negative at most in `curvature`.
+For the rare rows, marked in `todo`, whose sizes lie too far apart for any tilt: slower, but with no limit of range. A
+convex size_bias can do that: scores (1000, 0, -1000) with size_bias (1000, 0, 0, 1000) make all four sizes equally
+probable, and under every tilt the mass of some size underflows. No tilt is needed here: the sums are the elementary
+symmetric polynomials of exp(scores) themselves. A number is a pair (float, int); its mantissa is 0 or of magnitude in
+[0.5, 1), and negative only in `curvature`.
 """
 
 import math
@@ -12,7 +14,9 @@ import numpy as np
 from mlrh._parallel import kernel
 from mlrh.spaces._kernels.plain import entropy_of_choice, entropy_of_pmf
 
-LN2_HIGH = 0.693147180369123816490  # the leading 32 bits of log 2: its product with an exponent is exact
+# log 2 in two parts. The first has 32 bits, so its product with an exponent of up to 21 bits is exact: x - n log 2 then
+# keeps its last digits.
+LN2_HIGH = 0.693147180369123816490
 LN2_LOW = 1.90821492927058770002e-10
 ZERO = (0.0, 0)
 ONE = (0.5, 1)
@@ -29,6 +33,7 @@ def sizes(scores, size_bias, todo, log_partition, pmf):
 @kernel
 def expectations(scores, size_bias, todo, log_partition, marginals, pmf):
     """Write the log-partition, the marginals and the probabilities of the sizes of the rows todo."""
+    # The marginals are a by-product of the moments, here along no direction.
     n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
     no_direction, no_bias_direction = np.zeros(n_labels), np.zeros(n_sizes)
     unused, unused_sizes = np.empty(n_labels), np.empty(n_sizes)
@@ -55,6 +60,7 @@ def log_prob(scores, size_bias, sets, todo, log_probs):
         for s in range(sets.shape[1]):
             size = 0
             weight = ONE
+            # A product of pairs neither overflows nor underflows, however many large scores a set has.
             for k in range(n_labels):
                 if sets[i, s, k] == 1:
                     weight = _times(weight, _exp(scores[i, k]))
@@ -88,6 +94,7 @@ def joint_marginals(scores, size_bias, todo, joint):
             weight = _exp(scores[i, a])
             own = _overlap(mantissa[a], exponent[a], suffix_m[a + 1], suffix_e[a + 1])
             joint[i, a, a] = min(_ratio(_times(weight, own), total), 1.0)
+            # with_m, with_e: sums over the sets that hold label a among the labels before k.
             with_m, with_e = np.zeros(n_sizes), np.zeros(n_sizes, np.int64)
             _add_shifted(with_m, with_e, weight, mantissa[a], exponent[a])
             for k in range(a + 1, n_labels):
@@ -107,6 +114,7 @@ def any_of(scores, size_bias, groups, todo, probs):
         none_m[0], none_e[0] = ONE
         for k in range(n_labels):
             weight = _exp(scores[i, k])
+            # As in `plain.any_of`, but a label weighs exp(score) where it is in and 1 where it is out.
             _add_shifted(some_m, some_e, weight, some_m, some_e)
             if groups[i, k]:
                 _add_shifted(some_m, some_e, weight, none_m, none_e)
@@ -135,6 +143,7 @@ def entropy(scores, size_bias, todo, entropies):
                 either = (mantissa[k + 1, j], exponent[k + 1, j])
                 if either[0] == 0.0:
                     continue
+                # Given j labels to place among the first k + 1: label k is one of them, or not.
                 taken = _ratio(_times((mantissa[k, j - 1], exponent[k, j - 1]), weight), either)
                 left = _ratio((mantissa[k, j], exponent[k, j]), either)
                 reached = _ratio(_times(either, (suffix_m[k + 1, j], suffix_e[k + 1, j])), total)
@@ -143,8 +152,9 @@ def entropy(scores, size_bias, todo, entropies):
 
 @kernel
 def _sample_once(scores, mantissa, exponent, pmf, uniforms, labels):
+    """Write one set into labels (n_labels,), as `plain.sample` draws it."""
     n_labels = scores.shape[0]
-    left = np.argmax(pmf)
+    left = np.argmax(pmf)  # where rounding leaves a rest of the total after the last size
     level = uniforms[n_labels]
     for j in range(pmf.shape[0]):
         level -= pmf[j]
@@ -163,6 +173,7 @@ def _sample_once(scores, mantissa, exponent, pmf, uniforms, labels):
 
 @kernel
 def _moments(scores, size_bias, direction, bias_direction, marginals, d_marginals, d_pmf):
+    """Write the marginals of one row, and the covariances of labels and sizes with u, as `lanes.curvature` does."""
     n_labels, n_sizes = scores.shape[0], size_bias.shape[0]
     mantissa, exponent = _prefix_table(scores, n_sizes)
     u_mantissa, u_exponent = _prefix_moment_table(scores, direction, mantissa, exponent)
@@ -170,6 +181,7 @@ def _moments(scores, size_bias, direction, bias_direction, marginals, d_marginal
     total = _size_masses(mantissa, exponent, size_bias, pmf)
     suffix_m, suffix_e = np.zeros(n_sizes + 1), np.zeros(n_sizes + 1, np.int64)
     suffix_um, suffix_ue = np.zeros(n_sizes + 1), np.zeros(n_sizes + 1, np.int64)
+    # At the end of all labels the suffixes are the weights of the sizes, and their moments in u.
     mean = 0.0
     for j in range(n_sizes):
         weight = _exp(size_bias[j])
@@ -183,6 +195,8 @@ def _moments(scores, size_bias, direction, bias_direction, marginals, d_marginal
         mean += d_pmf[j]
     for j in range(n_sizes):
         d_pmf[j] -= mean * pmf[j]
+    # Backwards through the labels: prefix tables meet the suffixes, which take one label in at each step. Unlike in
+    # `lanes`, the suffixes are not divided by the total: `_ratio` does that at the end.
     for k in range(n_labels - 1, -1, -1):
         weight, step, centred = _exp(scores[k]), _number(direction[k]), _number(direction[k] - mean)
         overlap, overlap_u = ZERO, ZERO
@@ -201,7 +215,10 @@ def _moments(scores, size_bias, direction, bias_direction, marginals, d_marginal
 
 @kernel
 def _prefix_table(scores, n_sizes):
-    """e_j of the exponentials of the first k scores in entry (k, j)."""
+    """Mantissas and exponents (n_labels + 1, n_sizes); entry (k, j) is e_j of the exponentials of the first k scores.
+
+    By e_j(1..k) = e_j(1..k-1) + exp(scores_k) e_{j-1}(1..k-1).
+    """
     n_labels = scores.shape[0]
     mantissa, exponent = np.zeros((n_labels + 1, n_sizes)), np.zeros((n_labels + 1, n_sizes), np.int64)
     mantissa[0, 0], exponent[0, 0] = ONE
@@ -216,7 +233,10 @@ def _prefix_table(scores, n_sizes):
 
 @kernel
 def _suffix_table(scores, size_bias):
-    """Weight of all ways to go on from j of the first k labels in entry (k, j)."""
+    """Mantissas and exponents (n_labels + 1, n_sizes + 1) of the weights of what may follow.
+
+    Entry (k, j) is the sum over all ways to complete a set that has j of the first k labels.
+    """
     n_labels, n_sizes = scores.shape[0], size_bias.shape[0]
     mantissa, exponent = np.zeros((n_labels + 1, n_sizes + 1)), np.zeros((n_labels + 1, n_sizes + 1), np.int64)
     for j in range(n_sizes):
@@ -231,7 +251,10 @@ def _suffix_table(scores, size_bias):
 
 @kernel
 def _add_shifted(mantissa, exponent, weight, other_m, other_e):
-    """Add weight times the others, each moved up by one size, in place; the others may be the numbers themselves."""
+    """Add weight times the others, each moved up by one size, in place; the others may be the same arrays.
+
+    Descending j, so that entry j - 1 of the others is still the old one.
+    """
     for j in range(mantissa.shape[0] - 1, 0, -1):
         added = _times(weight, (other_m[j - 1], other_e[j - 1]))
         mantissa[j], exponent[j] = _plus((mantissa[j], exponent[j]), added)
@@ -239,6 +262,7 @@ def _add_shifted(mantissa, exponent, weight, other_m, other_e):
 
 @kernel
 def _overlap(mantissa, exponent, suffix_m, suffix_e):
+    """Weight of the sets that hold the label between prefix and suffix, divided by the label's own weight."""
     overlap = ZERO
     for j in range(mantissa.shape[0]):
         overlap = _plus(overlap, _times((mantissa[j], exponent[j]), (suffix_m[j + 1], suffix_e[j + 1])))
@@ -247,7 +271,7 @@ def _overlap(mantissa, exponent, suffix_m, suffix_e):
 
 @kernel
 def _prefix_moment_table(scores, direction, mantissa, exponent):
-    """The same sums with every set weighted by its sum of direction."""
+    """`_prefix_table` with every set weighted by the sum of its labels' direction."""
     n_labels, n_sizes = scores.shape[0], mantissa.shape[1]
     u_mantissa, u_exponent = np.zeros((n_labels + 1, n_sizes)), np.zeros((n_labels + 1, n_sizes), np.int64)
     for k in range(n_labels):
@@ -261,7 +285,7 @@ def _prefix_moment_table(scores, direction, mantissa, exponent):
 
 @kernel
 def _size_masses(mantissa, exponent, size_bias, pmf):
-    """Write the probabilities of the sizes; returns the partition as a pair."""
+    """Write the probabilities of the sizes into pmf (n_sizes,); returns the partition as a pair."""
     n_labels, n_sizes = mantissa.shape[0] - 1, size_bias.shape[0]
     total = ZERO
     for j in range(n_sizes):
@@ -273,10 +297,13 @@ def _size_masses(mantissa, exponent, size_bias, pmf):
 
 @kernel
 def _exp(x):
+    """exp(x) as a pair."""
     if x == -np.inf:
         return ZERO
     if abs(x) > 1e15:
-        return 0.5, np.int64(math.copysign(2.0**51, x))  # beyond that magnitudes count as equal
+        # All numbers beyond exp(1e15) count as equal, so that sums of exponents stay within int64.
+        return 0.5, np.int64(math.copysign(2.0**51, x))
+    # x = power log 2 + rest with |rest| <= log(2) / 2, whose exponential is an ordinary number.
     power = np.rint(x / math.log(2.0))
     mantissa, shift = math.frexp(math.exp((x - power * LN2_HIGH) - power * LN2_LOW))
     return mantissa, np.int64(power) + shift
@@ -284,17 +311,20 @@ def _exp(x):
 
 @kernel
 def _log(a):
+    """Logarithm of a pair, as a float; the exact product first, the small terms added to each other."""
     return a[1] * LN2_HIGH + (a[1] * LN2_LOW + math.log(a[0]))
 
 
 @kernel
 def _number(x):
+    """A float as a pair."""
     mantissa, exponent = math.frexp(x)
     return mantissa, np.int64(exponent)
 
 
 @kernel
 def _times(a, b):
+    # A product of mantissas lies in [0.25, 1); frexp brings it back to [0.5, 1).
     mantissa, shift = math.frexp(a[0] * b[0])
     return mantissa, a[1] + b[1] + shift
 
@@ -307,6 +337,7 @@ def _plus(a, b):
         return a
     if a[1] < b[1]:
         a, b = b, a
+    # 2**-200 is nothing beside a mantissa of 0.5 or more; further shifts would leave the range of int32.
     mantissa, shift = math.frexp(a[0] + math.ldexp(b[0], np.int32(max(b[1] - a[1], -200))))
     return mantissa, a[1] + shift
 
@@ -319,5 +350,6 @@ def _over(a, b):
 
 @kernel
 def _ratio(a, b):
+    """a / b as a float; 0 or infinite where it is out of range."""
     quotient = _over(a, b)
     return math.ldexp(quotient[0], np.int32(min(max(quotient[1], -2000), 2000)))
