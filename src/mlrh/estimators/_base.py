@@ -12,16 +12,13 @@ from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
-from sklearn.callback import CallbackSupportMixin
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight
 
-from mlrh import decisions
+from mlrh import _sklearn, decisions
 from mlrh._indicators import UNKNOWN
+from mlrh._sklearn import Interval, StrOptions
 from mlrh.estimators import _admissible, _targets
-from mlrh.estimators._callbacks import Iterations
 from mlrh.fitting import solvers
 from mlrh.fitting.objective import Objective
 from mlrh.fitting.solvers.prox_newton import prox_newton
@@ -51,7 +48,7 @@ MAX_SHARE = 8.0  # of one fit in where a path points to; evenly spaced values of
 SOLVERS = {"mm": solvers.mm, "lbfgs": solvers.lbfgs, "newton-cg": solvers.newton_cg, PROX_NEWTON: prox_newton}
 
 
-class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
+class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """Everything of the classifiers that does not depend on how scores come from X."""
 
     intercept_: np.ndarray
@@ -76,7 +73,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         "verbose": ["verbose"],
     }
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @_sklearn.fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None) -> Self:
         """Fit to X (n_samples, n_features) and y in any of the forms the class documents.
 
@@ -93,11 +90,9 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         self
         """
         problem = self._pose(X, y, sample_weight)
-        context = self._init_callback_context(max_subtasks=self.max_iter + 1)
-        told = {"X": X, "y": y, "metadata": None if sample_weight is None else {"sample_weight": sample_weight}}
-        context.call_on_fit_task_begin(estimator=self, **told)
-        self._solve(problem, warm=self.warm_start, tell=(context, told))
-        context.call_on_fit_task_end(estimator=self, **told, reconstruction_attributes={})
+        metadata = None if sample_weight is None else {"sample_weight": sample_weight}
+        with _sklearn.telling_of_fit(self, max_iter=self.max_iter, X=X, y=y, metadata=metadata) as tell:
+            self._solve(problem, warm=self.warm_start, tell=tell)
         return self
 
     def _solve(self, problem, *, warm, tell=None):
@@ -133,7 +128,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         X = noting._validate_X(X, reset=True)
         form, Y = _targets.encode(y, partly_known=True)
         _targets.check_same_length(X, Y)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = _sklearn.check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         check_strength(self.C, weights)
         support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
         if len(support) < len(weights):
@@ -162,7 +157,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         """Solve and keep the fit; a fit that fails before leaves the one that was. Returns the start for another C.
 
         Starts are as for `_start`, metric_at as for `lbfgs`. An interrupted fit is kept for a warm start; the interrupt
-        goes on either way. With tell, a callback context and what its hooks get, callbacks hear of every iteration.
+        goes on either way. With tell, from `telling_of_fit`, callbacks hear of every iteration.
         """
         self._warn_of_rounding(prepared)
         objective = Objective(
@@ -170,10 +165,9 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         )
         begin, is_interrupted = self._start(objective, problem, starts)
         iterations = None
-        if tell is not None and hasattr(self, "_skl_callbacks"):
-            context, told = tell
+        if tell is not None:
             attributes_at = partial(self._attributes_at, problem, prepared, objective)
-            iterations = Iterations(self, context, told, attributes_at)
+            iterations = _sklearn.Iterations(self, tell, attributes_at)
         max_iter = 0 if is_interrupted else self.max_iter
         solution = self._minimise(objective, begin, max_iter, iterations, metric_at=metric_at)
         coef, mean_score = self._store(problem, prepared, objective, solution.parameters)

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import _fit_context
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
+from mlrh import _sklearn
 from mlrh._indicators import UNKNOWN
 from mlrh.estimators import _admissible, _targets
 from mlrh.estimators._base import MLRHBase, check_strength
@@ -214,7 +214,7 @@ class MLRHClassifier(MLRHBase):
         self.verbose = verbose
 
     @available_if(_has_one_C)
-    @_fit_context(prefer_skip_nested_validation=True)
+    @_sklearn.fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
         """Fit to more rows: the model becomes that of `fit` to all rows shown so far, starting from the last one.
 
@@ -258,7 +258,7 @@ class MLRHClassifier(MLRHBase):
             raise ValueError("X and y must have at least one row; got none. Leave empty chunks out.")
         noting = copy(self)  # so that a call that fails leaves what is known of X
         X = noting._validate_X(X, reset=is_first)
-        weights = _check_sample_weight(
+        weights = _sklearn.check_sample_weight(
             sample_weight, Y, dtype=np.float64, ensure_non_negative=True, allow_all_zero_weights=True
         )
         check_strength(self.C, weights)

@@ -1,0 +1,108 @@
+"""What scikit-learn has under private names or in some versions only; no other module imports such parts.
+
+The supported versions are those of pyproject.toml. tests/test_scikit_learn_parts.py names the part that has moved.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+# The one way to run BaseEstimator's check of parameters before fit, without repeating it in what fit calls. It also
+# ends callbacks where fit fails.
+from sklearn.base import _fit_context as fit_context
+
+# Rows of arrays, lists, DataFrames and sparse matrices by their numbers.
+from sklearn.utils import _safe_indexing as safe_indexing
+
+# What `_parameter_constraints` are written in, which estimators outside scikit-learn may state.
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+
+# Rows for a fold: both rows and columns where the estimator takes a kernel matrix, which its tags say.
+from sklearn.utils.metaestimators import _safe_split as safe_split
+
+# The checks whose wording and exceptions scikit-learn's estimator checks expect.
+from sklearn.utils.validation import _check_sample_weight as check_sample_weight
+from sklearn.utils.validation import _num_samples as num_samples
+
+HAS_CALLBACKS = find_spec("sklearn.callback") is not None  # from 1.9 on
+
+__all__ = [
+    "HAS_CALLBACKS",
+    "CallbackSupportMixin",
+    "HasMethods",
+    "Interval",
+    "Iterations",
+    "StrOptions",
+    "callbacks_of",
+    "check_sample_weight",
+    "fit_context",
+    "num_samples",
+    "safe_indexing",
+    "safe_split",
+    "share_callbacks",
+    "telling_of_fit",
+]
+
+if HAS_CALLBACKS:
+    from sklearn.callback import CallbackSupportMixin
+else:
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Stands where newer versions have `set_callbacks`."""
+
+
+def callbacks_of(estimator) -> list:
+    """The callbacks that were set, by the user or by a search that passes its own on."""
+    return getattr(estimator, "_skl_callbacks", [])
+
+
+def share_callbacks(estimator, other):
+    """The other estimator, with the callbacks of the first."""
+    return other.set_callbacks(*callbacks_of(estimator)) if HAS_CALLBACKS else other
+
+
+@contextmanager
+def telling_of_fit(estimator, *, max_iter, **data) -> Iterator[tuple | None]:
+    """Tell callbacks of the beginning and end of a fit to X, y and metadata; gives what `Iterations` needs, or None."""
+    if not HAS_CALLBACKS:
+        yield None
+        return
+    # Also without callbacks: those of a search around this estimator see its fits in their tree of tasks.
+    context = estimator._init_callback_context(max_subtasks=max_iter + 1)
+    context.call_on_fit_task_begin(estimator=estimator, **data)
+    yield (context, data) if callbacks_of(estimator) else None
+    context.call_on_fit_task_end(estimator=estimator, **data, reconstruction_attributes={})
+
+
+class Iterations:
+    """The iterations of one fit as tasks of its callback context, each with a beginning and an end.
+
+    Parameters
+    ----------
+    estimator : the estimator that is being fitted
+    tell : context and data, from `telling_of_fit`
+    attributes_at : function of a solver's parameters
+        The fitted attributes that belong to them; called only if a callback wants to see a fitted estimator.
+    """
+
+    def __init__(self, estimator, tell: tuple, attributes_at: Callable[[Any], dict]):
+        self._estimator, (self._context, self._data), self._attributes_at = estimator, tell, attributes_at
+        self._current: Any = None
+
+    def begin(self, parameters) -> None:
+        """Tell of an iteration that starts from the parameters."""
+        self._current = self._context.subcontext(task_name="iteration")
+        self._current.call_on_fit_task_begin(**self._arguments(parameters))
+
+    def end(self, parameters) -> bool:
+        """Tell that the iteration has come to the parameters; whether a callback asks to stop here."""
+        return bool(self._current.call_on_fit_task_end(**self._arguments(parameters)))
+
+    def close(self) -> None:
+        """Tell of the end of an iteration that was begun and found nothing more to do."""
+        self._current.call_on_fit_task_end(estimator=self._estimator)
+
+    def _arguments(self, parameters):
+        attributes = {"reconstruction_attributes": lambda: self._attributes_at(parameters)}
+        return {"estimator": self._estimator, **self._data, **attributes}
