@@ -9,7 +9,8 @@ TWO := -n 2 --dist worksteal
 NUMERICAL := $(addprefix tests/test_,$(addsuffix .py, \
 	processor oracle cardinality_space cardinality_edges observed_space label_space_derivatives condition expected \
 	decisions lanes tree objective solvers proximal quasi_newton row_space thin_products sparse_products estimators \
-	kernels elastic_net warm_start undetermined torch_loss torch_distribution))
+	kernels elastic_net warm_start undetermined))
+NUMERICAL_TORCH := tests/test_torch_loss.py tests/test_torch_distribution.py
 
 # OpenBLAS threads wait by spinning: where the cores are busy, two took over ten times as long as one for a kernel fit.
 export OPENBLAS_NUM_THREADS ?= 1
@@ -47,14 +48,16 @@ test-slow: $(VENV)/installed-dev
 test-all: test test-slow
 
 # Haswell has AVX2, Nehalem only SSE; "generic" is the least that numba compiles for, kept apart from what it caches for
-# this processor. NumPy refuses names that it doesn't know, so tests/processor.py asks it for its own.
-test-kernels: export PYTEST_ADDOPTS := $(TWO) -m "not slow"
+# this processor. NumPy refuses names that it doesn't know, so tests/processor.py asks it for its own. torch has a switch
+# of its own.
+test-kernels: export PYTEST_ADDOPTS := $(TWO) -m "not slow" -k "not scikit_learn_check"
 test-kernels: $(VENV)/installed-dev
 	OPENBLAS_CORETYPE=Haswell $(BIN)/python -m pytest $(NUMERICAL)
 	OPENBLAS_CORETYPE=Nehalem $(BIN)/python -m pytest $(NUMERICAL)
 	NUMBA_CPU_NAME=generic NUMBA_CACHE_DIR=$(CURDIR)/$(VENV)/numba-generic $(BIN)/python -m pytest $(NUMERICAL)
 	features=$$($(BIN)/python tests/processor.py) && \
-	NPY_DISABLE_CPU_FEATURES="$$features" $(BIN)/python -m pytest $(NUMERICAL)
+	ATEN_CPU_CAPABILITY=default NPY_DISABLE_CPU_FEATURES="$$features" \
+		$(BIN)/python -m pytest $(NUMERICAL) $(NUMERICAL_TORCH)
 
 # Without torch, whose floor is its own.
 test-oldest: $(VENV)-oldest/installed

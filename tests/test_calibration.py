@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import reference
+import sklearn
+from packaging.version import Version
 from samples import FORMS, make_multilabel
 from scipy import sparse
 from scipy.optimize import minimize_scalar
@@ -181,6 +183,7 @@ def test_honest_confidence_has_the_temperature_of_the_other_folds():
     assert clf.risk_coverage_.area == risk_coverage(clf.confidence_, clf.correct_).area
 
 
+@pytest.mark.skipif(Version(sklearn.__version__) < Version("1.8"), reason="scikit-learn has temperatures from 1.8 on")
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("estimator", [LogisticRegression(C=100), MLRHClassifier(C=100, tol=1e-12)])
 def test_classes_are_tempered_as_by_scikit_learn_but_for_the_imagined_rows(estimator, n_classes, monkeypatch):

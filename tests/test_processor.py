@@ -26,6 +26,12 @@ def test_numba_compiles_for_the_processor_that_was_asked_for():
     assert cpu_target.target_context.codegen().magic_tuple()[1:] == (processor, "")
 
 
+def test_torch_has_the_kernels_that_were_asked_for():
+    capability = asked_for("ATEN_CPU_CAPABILITY")
+    torch = pytest.importorskip("torch")
+    assert torch.backends.cpu.get_cpu_capability() == capability.upper()
+
+
 def test_numpy_has_none_of_the_vector_instructions_that_were_disabled():
     disabled = asked_for("NPY_DISABLE_CPU_FEATURES").split()
     assert [name for name in disabled if _multiarray_umath.__cpu_features__[name]] == []

@@ -55,6 +55,11 @@ def test_searches_are_known_by_two_parameters(search):
     assert {"refit", "error_score"} <= signature(search).parameters.keys()
 
 
+def test_weights_that_are_all_zero_are_refused_by_every_version():
+    with pytest.raises(ValueError, match="at least one non-zero number"):
+        mlrh.MLRHClassifier().fit([[0.0], [1.0]], [[0], [1]], sample_weight=[0, 0])
+
+
 def test_callbacks_keep_the_names_that_a_fit_calls():
     callback = pytest.importorskip("sklearn.callback", reason="scikit-learn has callbacks from 1.9 on")
     model = mlrh.MLRHClassifier().set_callbacks(callback.ProgressBar())

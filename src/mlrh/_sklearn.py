@@ -6,7 +6,10 @@ The supported versions are those of pyproject.toml. tests/test_scikit_learn_part
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any
+
+import numpy as np
 
 # The one way to run BaseEstimator's check of parameters before fit, without repeating it in what fit calls. It also
 # ends callbacks where fit fails.
@@ -22,10 +25,13 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metaestimators import _safe_split as safe_split
 
 # The checks whose wording and exceptions scikit-learn's estimator checks expect.
-from sklearn.utils.validation import _check_sample_weight as check_sample_weight
+from sklearn.utils.validation import _check_sample_weight
 from sklearn.utils.validation import _num_samples as num_samples
 
 HAS_CALLBACKS = find_spec("sklearn.callback") is not None  # from 1.9 on
+REFUSES_ALL_ZERO = (
+    "allow_all_zero_weights" in signature(_check_sample_weight).parameters
+)  # earlier versions let it pass
 
 __all__ = [
     "HAS_CALLBACKS",
@@ -50,6 +56,16 @@ else:
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """Stands where newer versions have `set_callbacks`."""
+
+
+def check_sample_weight(sample_weight, X, *, allow_all_zero_weights=False, **options) -> np.ndarray:
+    """Checked weights (n_samples,) of the rows of X, all 1 for None."""
+    if REFUSES_ALL_ZERO:
+        options["allow_all_zero_weights"] = allow_all_zero_weights
+    weights = _check_sample_weight(sample_weight, X, **options)
+    if not allow_all_zero_weights and not weights.any():
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    return weights
 
 
 def callbacks_of(estimator) -> list:
