@@ -47,7 +47,7 @@ def test_the_list_of_private_parts_is_complete_and_only_one_module_uses_them():
 def test_estimators_check_parameters_by_the_constraints_of_their_class():
     assert callable(getattr(BaseEstimator, "_validate_params", None)), "BaseEstimator._validate_params has gone"
     with pytest.raises(ValueError, match="'C' parameter of MLRHClassifier"):
-        mlrh.MLRHClassifier(C="much").fit([[0.0], [1.0]], [[0], [1]])
+        mlrh.MLRHClassifier(C="much").fit([[0.0], [1.0]], [[0, 1], [1, 0]])
 
 
 @pytest.mark.parametrize("search", [GridSearchCV, RandomizedSearchCV])
@@ -57,7 +57,7 @@ def test_searches_are_known_by_two_parameters(search):
 
 def test_weights_that_are_all_zero_are_refused_by_every_version():
     with pytest.raises(ValueError, match="at least one non-zero number"):
-        mlrh.MLRHClassifier().fit([[0.0], [1.0]], [[0], [1]], sample_weight=[0, 0])
+        mlrh.MLRHClassifier().fit([[0.0], [1.0]], [[0, 1], [1, 0]], sample_weight=[0, 0])
 
 
 def test_callbacks_keep_the_names_that_a_fit_calls():

@@ -7,6 +7,7 @@ that serves several methods: winner-take-all and marginals are two decisions of 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "neighbours": {"n_neighbors": (5, 10, 15, 20, 30)},
     },
 }
+CHAINED = next(iter(signature(ClassifierChain).parameters))  # "estimator" from scikit-learn 1.7 on
 SEARCH_TOL = 1e-5  # of the fits that only serve to choose; the final fit has the default
 
 
@@ -275,7 +277,7 @@ FAMILIES = {
         _searched(
             "CC-LR",
             lambda grid, seed: ClassifierChain(OrConstant(_logistic())),
-            lambda grid: {"estimator__estimator__C": grid["C"]},
+            lambda grid: {f"{CHAINED}__estimator__C": grid["C"]},
             chain_set_log_proba,
         ),
     ),
