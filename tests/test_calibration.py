@@ -465,10 +465,10 @@ def test_many_folds_are_judged_in_ten_groups():
     X, Y = make_multilabel(60, 8)
     folds = KFold(20, shuffle=True, random_state=0)
     parts = held_out_by_hand(MLRHClassifier(C=100), X, Y, folds)
-    expected = []
-    for number, (_, d, sets) in enumerate(parts):
-        others = [part for other, part in enumerate(parts) if other % 10 != number % 10]
-        expected.append(d.temper(best_temperature(others, Y)).prob(sets))
+    temperatures = [
+        best_temperature([part for number, part in enumerate(parts) if number % 10 != group], Y) for group in range(10)
+    ]
+    expected = [d.temper(temperatures[number % 10]).prob(sets) for number, (_, d, sets) in enumerate(parts)]
     clf = CalibratedSets(MLRHClassifier(C=100), cv=folds).fit(X, Y)
     np.testing.assert_allclose(clf.confidence_, np.concatenate(expected), atol=1e-5)
 
