@@ -25,10 +25,10 @@ def make_rows(n_samples=150, n_features=12, n_labels=5, seed=1, **options):
     return np.hstack([X, rng.normal(size=(n_samples, n_features - n_features // 2))]), Y, rng.uniform(0.3, 2, n_samples)
 
 
-def saga(X, y, *, C, l1_ratio, weights=None):
+def saga(X, y, *, C, l1_ratio, weights=None, **options):
     # From 1.8 on the penalty is told by l1_ratio alone.
     named = {} if Version(sklearn.__version__) >= Version("1.8") else {"penalty": "elasticnet"}
-    options = {"tol": 1e-9, "max_iter": 200_000, "random_state": 0, **named}
+    options = {"tol": 1e-9, "max_iter": 200_000, "random_state": 0, **named, **options}
     model = LogisticRegression(solver="saga", C=C, l1_ratio=l1_ratio, **options)
     return model.fit(X, y, sample_weight=weights)
 
