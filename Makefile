@@ -2,22 +2,34 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST_ARGS ?= -n 2 --dist worksteal
+PYTEST_ARGS ?= $(TWO) -m "not slow"
+TWO := -n 2 --dist worksteal
+
+# Tests whose numbers could depend on the processor: the kernels that BLAS, numba and NumPy choose for it.
+NUMERICAL := $(addprefix tests/test_,$(addsuffix .py, \
+	processor oracle distribution_any_scale spaces_contract cardinality_space cardinality_edges observed_space \
+	label_space_derivatives condition questions expected decisions lanes tree objective solvers proximal quasi_newton row_space thin_products sparse_products estimators \
+	kernels elastic_net warm_start undetermined))
+NUMERICAL_TORCH := tests/test_torch_loss.py tests/test_torch_distribution.py
 
 # OpenBLAS threads wait by spinning: where the cores are busy, two took over ten times as long as one for a kernel fit.
 export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench lint types imports clean
+.PHONY: help run test test-slow test-all test-kernels test-oldest bench lint types imports clean
 
 help:
-	@echo "make run      the paper's tables beside its figures (mlrh reproduce), into reproduction/"
-	@echo "make test     all tests and the examples in docstrings"
-	@echo "make bench    speed beside scikit-learn and LibMultiLabel, into benchmarks/results/ (about an hour)"
-	@echo "make lint     ruff: rules and formatting"
-	@echo "make types    mypy"
-	@echo "make imports  import order of the modules"
-	@echo "make clean    remove .venv, caches and build results"
+	@echo "make run           the paper's tables beside its figures (mlrh reproduce), into reproduction/"
+	@echo "make test          tests and the examples in docstrings, without the slow ones"
+	@echo "make test-slow     long runs, and the wheel alone with its own dependencies"
+	@echo "make test-all      both"
+	@echo "make test-kernels  numerical tests as on other processors (x86-64)"
+	@echo "make test-oldest   tests with the oldest supported versions (constraints-oldest.txt), in .venv-oldest"
+	@echo "make bench         speed beside scikit-learn and LibMultiLabel, into benchmarks/results/ (about an hour)"
+	@echo "make lint          ruff: rules and formatting"
+	@echo "make types         mypy"
+	@echo "make imports       import order of the modules"
+	@echo "make clean         remove the environments, caches and build results"
 	@echo
 	@echo "MLRH_DATA=FOLDER make run    with the public data sets from a folder instead of a download"
 	@echo "The first call creates .venv and installs the versions of constraints.txt."
@@ -29,6 +41,27 @@ run: $(VENV)/installed
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-slow: $(VENV)/installed-dev
+	$(BIN)/python -m pytest $(TWO) -m slow
+
+test-all: test test-slow
+
+# Haswell has AVX2, Nehalem only SSE; "generic" is the least that numba compiles for, kept apart from what it caches for
+# this processor. NumPy refuses names that it doesn't know, so tests/processor.py asks it for its own. torch has a switch
+# of its own.
+test-kernels: export PYTEST_ADDOPTS := $(TWO) -m "not slow" -k "not scikit_learn_check"
+test-kernels: $(VENV)/installed-dev
+	OPENBLAS_CORETYPE=Haswell $(BIN)/python -m pytest $(NUMERICAL)
+	OPENBLAS_CORETYPE=Nehalem $(BIN)/python -m pytest $(NUMERICAL)
+	NUMBA_CPU_NAME=generic NUMBA_CACHE_DIR=$(CURDIR)/$(VENV)/numba-generic $(BIN)/python -m pytest $(NUMERICAL)
+	features=$$($(BIN)/python tests/processor.py) && \
+	ATEN_CPU_CAPABILITY=default NPY_DISABLE_CPU_FEATURES="$$features" \
+		$(BIN)/python -m pytest $(NUMERICAL) $(NUMERICAL_TORCH)
+
+# Without torch, whose floor is its own.
+test-oldest: $(VENV)-oldest/installed
+	$(VENV)-oldest/bin/python -m pytest $(TWO) -m "not slow" tests --ignore-glob="tests/test_torch_*"
 
 # LibMultiLabel has an environment of its own; where it can't be made, its lines say so and the rest runs.
 bench: $(VENV)/installed
@@ -46,7 +79,7 @@ imports: $(VENV)/installed-dev
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) $(VENV)-libmultilabel build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-libmultilabel build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -60,3 +93,8 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(VENV)/installed $@
+
+$(VENV)-oldest/installed: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-oldest.txt -e .
+	touch $@

@@ -59,7 +59,9 @@ def synthetic(n_samples, n_features, n_labels, *, max_size=2, density=None, seed
     if density is None:
         X = rng.standard_normal((n_samples, n_features))
     else:
-        X = sparse.csr_array(sparse.random_array((n_samples, n_features), density=density, format="csr", rng=rng))
+        X = sparse.csr_array(
+            sparse.random_array((n_samples, n_features), density=density, format="csr", random_state=rng)
+        )
     coef = rng.standard_normal((n_features, n_labels)) / np.sqrt(n_features)
     scores = np.asarray(X @ coef) + rng.gumbel(size=(n_samples, n_labels))
     order = np.argsort(-scores, axis=1)[:, :max_size]

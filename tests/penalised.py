@@ -1,6 +1,8 @@
 """Rows with features that say nothing, and optima from elsewhere, for the tests of L1 and elastic-net penalties."""
 
 import numpy as np
+import sklearn
+from packaging.version import Version
 from reference import sets_of_sizes
 from samples import make_multilabel
 from scipy.special import logsumexp
@@ -23,8 +25,11 @@ def make_rows(n_samples=150, n_features=12, n_labels=5, seed=1, **options):
     return np.hstack([X, rng.normal(size=(n_samples, n_features - n_features // 2))]), Y, rng.uniform(0.3, 2, n_samples)
 
 
-def saga(X, y, *, C, l1_ratio, weights=None):
-    model = LogisticRegression(solver="saga", C=C, l1_ratio=l1_ratio, tol=1e-9, max_iter=200_000, random_state=0)
+def saga(X, y, *, C, l1_ratio, weights=None, **options):
+    # From 1.8 on the penalty is told by l1_ratio alone.
+    named = {} if Version(sklearn.__version__) >= Version("1.8") else {"penalty": "elasticnet"}
+    options = {"tol": 1e-9, "max_iter": 200_000, "random_state": 0, **named, **options}
+    model = LogisticRegression(solver="saga", C=C, l1_ratio=l1_ratio, **options)
     return model.fit(X, y, sample_weight=weights)
 
 

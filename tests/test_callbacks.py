@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from samples import BOTH, make_multilabel
-from sklearn.callback import ProgressBar
 from sklearn.model_selection import GridSearchCV, KFold
 
 from mlrh import MLRHClassifier, MLRHClassifierCV
 
+callback = pytest.importorskip("sklearn.callback", reason="scikit-learn has callbacks from 1.9 on")
 X, Y = make_multilabel()
 
 
@@ -81,6 +81,6 @@ def test_an_interrupted_or_failed_fit_tears_its_callbacks_down():
 
 
 def test_the_progress_bar_runs_also_within_a_search(capsys):
-    search = GridSearchCV(MLRHClassifier(), {"C": [0.1, 1.0]}, cv=KFold(2)).set_callbacks(ProgressBar())
+    search = GridSearchCV(MLRHClassifier(), {"C": [0.1, 1.0]}, cv=KFold(2)).set_callbacks(callback.ProgressBar())
     assert search.fit(X, Y).best_estimator_.n_iter_ > 2
     assert "MLRHClassifier" in capsys.readouterr().out

@@ -94,7 +94,9 @@ def test_csr_features_give_the_same_model_as_dense_ones(classifier):
     X, Y = make_multilabel()
     X[np.abs(X) < 0.7] = 0.0
     dense, csr = classifier(**TIGHT).fit(X, Y), classifier(**TIGHT).fit(sparse.csr_array(X), Y)
-    np.testing.assert_allclose(csr.predict_proba(sparse.csr_matrix(X)), dense.predict_proba(X), atol=1e-8)
+    # Rounding hides a decrease of eps times the objective, which is 333. As the penalty's curvature is 1, a fit finds
+    # coefficients up to sqrt(2 * eps * 333) = 4e-7, and rows have norms up to 5.
+    np.testing.assert_allclose(csr.predict_proba(sparse.csr_matrix(X)), dense.predict_proba(X), rtol=0, atol=4e-6)
 
 
 def test_more_features_than_rows_give_the_same_model_as_the_kernel_side():

@@ -14,7 +14,7 @@ from sklearn.svm import SVC
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.baselines import LabelPowerset, MLkNN
-from mlrh.experiments._methods import FAMILIES
+from mlrh.experiments._methods import CHAINED, FAMILIES
 from mlrh.experiments._protocol import Task, _rows
 
 pytestmark = pytest.mark.usefixtures("tiny_grids")
@@ -66,7 +66,7 @@ def test_support_vector_machines_choose_and_predict_as_a_grid_search_does(rows, 
     "family, estimator, parameter",
     [
         ("br-lr", OneVsRestClassifier(LogisticRegression(max_iter=2000)), "estimator__C"),
-        ("cc-lr", ClassifierChain(LogisticRegression(max_iter=2000)), "estimator__C"),
+        ("cc-lr", ClassifierChain(LogisticRegression(max_iter=2000)), f"{CHAINED}__C"),
         ("lp-lr", LabelPowerset(LogisticRegression(max_iter=2000)), "estimator__C"),
         ("lp-rf", LabelPowerset(RandomForestClassifier(5, random_state=0)), "estimator__min_samples_leaf"),
         ("ml-knn", MLkNN(), "n_neighbors"),

@@ -163,7 +163,7 @@ def test_metric_of_rank_deficient_features_gives_the_smallest_solution():
 
 def test_metric_of_very_many_features_is_the_diagonal_and_mm_refuses_it():
     n_features = MAX_FACTORED + 1
-    X = sparse.random_array((20, n_features), density=0.01, rng=0, format="csr")
+    X = sparse.random_array((20, n_features), density=0.01, random_state=np.random.default_rng(0), format="csr")
     design = Design(X, np.ones(20), fit_intercept=False)
     gradient = np.ones((n_features, 2))
     expected = 1.0 / (0.5 * X.multiply(X).sum(axis=0) + 2.0)
@@ -234,7 +234,7 @@ def test_labels_are_blocks_of_their_own_only_where_sizes_leave_them_free():
 
 
 def test_metric_of_sparse_features_is_the_diagonal_with_each_labels_own_curvature():
-    X = sparse.random_array((30, 40), density=0.05, rng=0, format="csr")
+    X = sparse.random_array((30, 40), density=0.05, random_state=np.random.default_rng(0), format="csr")
     Y = (np.random.RandomState(0).random_sample((30, 3)) < [0.1, 0.4, 0.8]).astype(np.int8)
     design = Design(X, np.ones(30), fit_intercept=False)
     objective = Objective(design, CardinalitySpace(3, 0, 3), Y, alpha=0.5, learn_bias=False)
@@ -261,7 +261,7 @@ def test_a_label_that_is_unknown_in_every_row_starts_at_even_odds():
 
 
 def test_a_full_metric_is_used_for_sparse_features_where_inference_costs_more():
-    X = sparse.random_array((60, 12), density=0.1, rng=0, format="csr")
+    X = sparse.random_array((60, 12), density=0.1, random_state=np.random.default_rng(0), format="csr")
     Y = (np.random.RandomState(0).random_sample((60, 9)) < 0.3).astype(np.int8)
     design = Design(X, np.ones(60), fit_intercept=False)
     objective = Objective(design, CardinalitySpace(9, 0, 9), Y, alpha=0.5, learn_bias=False)

@@ -1,25 +1,28 @@
-"""The wheel holds the package, its type marker and nothing else, and works where the sources are not."""
+"""The wheel holds the package and nothing else, and needs no more than the dependencies it names."""
 
+import doctest
+import os
+import re
 import subprocess
 import sys
+import tomllib
+import venv
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from test_readme import README, check_commands
 
 ROOT = Path(__file__).parents[1]
-PROGRAM = """
-import mlrh, numpy as np
-from mlrh.data import load_digit_scenes
-scenes = load_digit_scenes(50)
-sets = mlrh.MLRHClassifier().fit(scenes.X, scenes.Y).predict(scenes.X)
-print(mlrh.__file__)
-print(int(sets.sum(axis=1).min()), int(sets.sum(axis=1).max()))
-"""
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# Not in constraints-oldest.txt: torch is tested as constraints.txt pins it, and so are the tools.
+NOT_OLDEST = {"mlrh", "torch", "triton", "ruff", "mypy", "import-linter", "build", "hatchling"}
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
+    pytest.importorskip("build")
     folder = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True)
@@ -28,16 +31,50 @@ def wheel(tmp_path_factory):
 
 def test_the_wheel_holds_every_module_the_page_and_the_type_marker(wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    sources = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "mlrh").rglob("*.py")}
-    page = {f"mlrh/web/page.{suffix}" for suffix in ("html", "js", "css")} | {"mlrh/_style.css"}
-    assert names == sources | page | {"mlrh/py.typed"}
+    files = [path for path in (ROOT / "src" / "mlrh").rglob("*") if path.is_file()]
+    assert names == {path.relative_to(ROOT / "src").as_posix() for path in files if "__pycache__" not in path.parts}
+    assert "mlrh/py.typed" in names
+    assert {Path(name).suffix for name in names} == {".py", ".html", ".js", ".css", ".typed"}
 
 
-def test_the_wheel_works_where_the_sources_are_not(wheel, tmp_path):
-    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", str(tmp_path), str(wheel)]
-    subprocess.run(install, check=True, capture_output=True)
-    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{PROGRAM}"
-    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path)
-    where, sizes = run.stdout.splitlines()
-    assert Path(where).is_relative_to(tmp_path)
-    assert sizes == "1 3"
+@pytest.mark.slow
+def test_the_readme_holds_for_the_wheel_alone_in_a_fresh_environment(wheel, tmp_path):
+    venv.create(tmp_path / "venv", with_pip=True)
+    programs = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")
+    run(programs / "python", "-m", "pip", "install", "--quiet", wheel)
+    where = run(programs / "python", "-c", "import mlrh; print(mlrh.__file__)", cwd=tmp_path)
+    assert Path(where.strip()).is_relative_to(tmp_path)
+    n_examples = len(doctest.DocTestParser().get_examples(README))
+    shown = run(programs / "python", "-m", "doctest", "-v", ROOT / "README.md", cwd=tmp_path)
+    assert f"{n_examples} passed" in shown and n_examples > 15
+    check_commands(programs, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "version", [kind.split()[-1] for kind in PYPROJECT["classifiers"] if re.search(r":: 3\.\d+$", kind)]
+)
+def test_every_python_version_that_is_named_finds_built_dependencies(wheel, tmp_path, version):
+    resolve = ["install", "--dry-run", "--ignore-installed", "--only-binary", ":all:", "--target", tmp_path]
+    shown = run(sys.executable, "-m", "pip", *resolve, "--python-version", version, f"{wheel}[paper,parquet]")
+    assert re.search(r"Would install .*\bmlrh-", shown)
+
+
+def test_the_least_versions_are_the_ones_that_are_tested():
+    tested = dict(line.split("==") for line in (ROOT / "constraints-oldest.txt").read_text().split())
+    stated = [*PYPROJECT["dependencies"], *chain(*PYPROJECT["optional-dependencies"].values())]
+    least = dict(re.match(r"([\w-]+)(?:\[.*\])?(?:>=([\d.]+))?", one).groups() for one in stated)
+    wrong = {
+        name: (version, tested.get(name))
+        for name, version in least.items()
+        if name not in NOT_OLDEST and not f"{tested.get(name)}.".startswith(f"{version}.")
+    }
+    assert wrong == {}
+
+
+def run(*command, **options):
+    """What a command prints, which must end well; no other package than those installed is found."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([*map(str, command)], env=environment, capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

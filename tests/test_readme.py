@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_examples_of_the_readme_print_what_it_says():
@@ -19,9 +20,8 @@ def test_the_examples_of_the_readme_print_what_it_says():
 
 
 def test_the_torch_example_of_the_readme_runs():
-    (block,) = re.findall(
-        r"```python\n(import torch\n.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
-    )
+    pytest.importorskip("torch")
+    (block,) = re.findall(r"```python\n(import torch\n.*?)```", README, re.DOTALL)
     names: dict = {}
     exec(block, names)
     sizes = names["sets"].sum(1)
@@ -37,21 +37,26 @@ def test_the_examples_of_the_pages_print_what_they_say(page, at_least):
 
 
 def test_the_commands_of_the_readme_work_and_print_what_it_says(tmp_path):
-    (block,) = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    check_commands(Path(sys.executable).parent, tmp_path, PYTHONPATH=os.environ.get("PYTHONPATH", ""))
+
+
+def check_commands(programs, folder, **environment):
+    """Run the README's commands in a folder, with the mlrh of a folder of programs."""
+    (block,) = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    environment = {"PYTHONPATH": "", **environment, "PATH": os.pathsep.join([str(programs), os.environ["PATH"]])}
     for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
         command, _, expected = step.partition("\n")
         run = subprocess.run(
             ["bash", "-o", "pipefail", "-c", command],
-            cwd=tmp_path,
-            env={**os.environ, "PATH": path},
+            cwd=folder,
+            env={**os.environ, **environment},
             capture_output=True,
             text=True,
         )
         assert run.returncode == 0, (command, run.stderr)
         if expected:
             assert run.stdout == expected, command
-    assert len((tmp_path / "sets.jsonl").read_text().splitlines()) == 300
+    assert len((folder / "sets.jsonl").read_text().splitlines()) == 300
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ RNG = np.random.default_rng(0)
 
 
 def few_rows(n_samples=12, n_features=40, density=0.2, seed=0):
-    return sparse.random_array((n_samples, n_features), density=density, rng=seed, format="csr")
+    return sparse.random_array(
+        (n_samples, n_features), density=density, random_state=np.random.default_rng(seed), format="csr"
+    )
 
 
 def design_of(X, *, fit_intercept=True, weights=None):

@@ -179,7 +179,7 @@ def test_the_conditions_on_biases_lose_nothing_of_the_objective():
 
 def sparse_objective(alpha=0.01):
     rng = np.random.default_rng(0)
-    X = sparse.random_array((200, 30), density=0.2, rng=rng, format="csr")
+    X = sparse.random_array((200, 30), density=0.2, random_state=rng, format="csr")
     space = CardinalitySpace(5, 0, 5)
     Y = space.sample(X @ rng.normal(size=(30, 5)) * 3, 1, np.random.RandomState(0))[:, 0]
     return Objective(Design(X, np.ones(200), fit_intercept=True), space, Y, alpha=alpha, learn_bias=False)

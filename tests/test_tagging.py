@@ -310,7 +310,7 @@ def test_deviations_are_those_of_a_standard_scaler_largest_first():
 
 
 def test_sparse_rows_show_what_they_hold_as_dense_ones_do():
-    X = sparse.random_array((40, 8), density=0.4, rng=3, format="csr")
+    X = sparse.random_array((40, 8), density=0.4, random_state=np.random.default_rng(3), format="csr")
     scaled, names = StandardScaler().fit_transform(X.toarray()), list("abcdefgh")
     for index in range(40):
         shown = {feature["name"]: feature["deviation"] for feature in Features(X, names)(index)}

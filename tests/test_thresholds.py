@@ -5,8 +5,10 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.version import Version
 from samples import FORMS, make_multilabel
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
@@ -32,6 +34,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
+from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
@@ -40,6 +43,14 @@ from mlrh.estimators.thresholds import METRICS, TunedThresholds, best_thresholds
 
 EXACT_PER_LABEL = ["f1_macro", "f1_micro", "jaccard_macro", "jaccard_micro", "hamming"]
 BY_ASCENT = ["f1_example", "jaccard", "exact_match"]
+
+
+def wrong_checks(estimator):
+    """Checks of scikit-learn 1.6 that make y binary with other classes for weighted than for repeated rows."""
+    if Version(sklearn.__version__) >= Version("1.7"):
+        return {}
+    kinds = ["dense", "sparse"] if get_tags(estimator).input_tags.sparse else ["dense"]
+    return {f"check_sample_weight_equivalence_on_{kind}_data": "y differs" for kind in kinds}
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -51,7 +62,8 @@ BY_ASCENT = ["f1_example", "jaccard", "exact_match"]
         TunedThresholds(LogisticRegression(), metric="hamming", cv=3),
         TunedThresholds(LinearSVC(), metric="jaccard"),
         TunedThresholds(GaussianNB(), metric="f1_example", beta=2),
-    ]
+    ],
+    expected_failed_checks=wrong_checks,
 )
 def test_scikit_learn_check_passes(estimator, check):
     check(estimator)

@@ -6,13 +6,9 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_is_fitted,
-    has_fit_parameter,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
 
+from mlrh._sklearn import check_sample_weight
 from mlrh.estimators import _targets
 
 
@@ -62,7 +58,7 @@ def _for_estimator(meta, X):
 
 def _weights_to_pass_on(estimator, sample_weight, X):
     """Weights of the rows (n_samples,), and the keyword arguments that pass them to the estimator's fit, if given."""
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    weights = check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     if sample_weight is None:
         return weights, {}
     if not has_fit_parameter(estimator, "sample_weight"):

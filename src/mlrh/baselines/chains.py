@@ -95,7 +95,7 @@ def _check_chain(chain, Y):
     if any(not np.isin(link.classes_, (0, 1)).all() for link in chain.estimators_):
         raise ValueError("The chain must be fitted on an indicator matrix; a link has other classes than 0 and 1.")
     if not all(hasattr(link, "predict_proba") for link in chain.estimators_):
-        raise ValueError(f"The chain's estimator must have predict_proba; {chain.estimator} has none.")
+        raise ValueError(f"The chain's estimator must have predict_proba; {chain.estimators_[0]} has none.")
     if chain.cv is not None and chain.chain_method_ != "predict":
         raise ValueError(
             "With cv, the links must be trained on labels for a set to have a probability; use chain_method='predict' "

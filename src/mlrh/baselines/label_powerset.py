@@ -3,16 +3,13 @@
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import MetaEstimatorMixin, _fit_context, clone
+from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils import get_tags
-from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import (
-    _num_samples,
-    validate_data,
-)
+from sklearn.utils.validation import validate_data
 
+from mlrh._sklearn import HasMethods, fit_context, num_samples
 from mlrh.baselines._base import _for_estimator, _has_proba, _log_proba, _SetClassifier, _weights_to_pass_on
 from mlrh.estimators import _targets
 from mlrh.spaces.observed import distinct_sets
@@ -54,7 +51,7 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
     def __init__(self, estimator=None):
         self.estimator = estimator
 
-    @_fit_context(prefer_skip_nested_validation=False)
+    @fit_context(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None) -> Self:
         """Fit the estimator to X and the label sets of y, in any of the forms of MLRHClassifier.
 
@@ -87,7 +84,7 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
     def predict_proba(self, X) -> np.ndarray:
         """Marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x) (n_samples, n_classes)."""
         X = _for_estimator(self, X)
-        proba = np.ones((_num_samples(X), 1)) if self.estimator_ is None else self.estimator_.predict_proba(X)
+        proba = np.ones((num_samples(X), 1)) if self.estimator_ is None else self.estimator_.predict_proba(X)
         if self._targets.is_one_class_per_row:
             return proba
         return np.clip(proba @ self.sets_, 0.0, 1.0)
@@ -99,7 +96,7 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
         Y holds one set per row of X, in the form of the y of training.
         """
         X = _for_estimator(self, X)
-        log_proba = np.zeros((_num_samples(X), 1)) if self.estimator_ is None else _log_proba(self.estimator_, X)
+        log_proba = np.zeros((num_samples(X), 1)) if self.estimator_ is None else _log_proba(self.estimator_, X)
         Y, unknown = self._targets.partial_indicator(Y)
         _targets.check_same_length(log_proba, Y)
         code_of = {row.tobytes(): code for code, row in enumerate(self.sets_)}
@@ -113,7 +110,7 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
 
     def _predict_sets(self, X):
         X = _for_estimator(self, X)
-        codes = np.zeros(_num_samples(X), np.int64) if self.estimator_ is None else self.estimator_.predict(X)
+        codes = np.zeros(num_samples(X), np.int64) if self.estimator_ is None else self.estimator_.predict(X)
         return self.sets_[codes]
 
     def _chosen(self):

@@ -4,14 +4,13 @@ from numbers import Integral, Real
 from typing import Self
 
 import numpy as np
-from sklearn.base import _fit_context
 from sklearn.neighbors import NearestNeighbors
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import (
     check_is_fitted,
     validate_data,
 )
 
+from mlrh._sklearn import Interval, fit_context
 from mlrh.baselines._base import _SetClassifier
 from mlrh.estimators import _targets
 
@@ -74,7 +73,7 @@ class MLkNN(_SetClassifier):
         self.metric = metric
         self.n_jobs = n_jobs
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y) -> Self:
         """Fit to X (n_samples, n_features), dense or sparse, and y in any of the forms of MLRHClassifier."""
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])

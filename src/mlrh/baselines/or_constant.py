@@ -3,16 +3,13 @@
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, _fit_context, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.utils import assert_all_finite, column_or_1d, get_tags
-from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    _num_samples,
-    validate_data,
-)
+from sklearn.utils.validation import validate_data
 
+from mlrh._sklearn import HasMethods, fit_context, num_samples
 from mlrh.baselines._base import _for_estimator, _has_proba, _weights_to_pass_on
 from mlrh.estimators import _targets
 
@@ -55,7 +52,7 @@ class OrConstant(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def __init__(self, estimator):
         self.estimator = estimator
 
-    @_fit_context(prefer_skip_nested_validation=False)
+    @fit_context(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None) -> Self:
         """Fit the estimator to X and classes y (n_samples,), unless all rows of positive weight have the same class."""
         X, y = validate_data(self, X, y, skip_check_array=True)
@@ -77,14 +74,14 @@ class OrConstant(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def predict(self, X):
         """Classes of the rows of X, (n_samples,)."""
         X = _for_estimator(self, X)
-        return np.repeat(self.constant_, _num_samples(X)) if self.estimator_ is None else self.estimator_.predict(X)
+        return np.repeat(self.constant_, num_samples(X)) if self.estimator_ is None else self.estimator_.predict(X)
 
     @available_if(lambda self: _has_proba(self, self.estimator))
     def predict_proba(self, X):
         """Probabilities of the classes, (n_samples, n_classes); 1 for a constant."""
         X = _for_estimator(self, X)
         if self.estimator_ is None:
-            return np.tile((self.classes_ == self.constant_).astype(np.float64), (_num_samples(X), 1))
+            return np.tile((self.classes_ == self.constant_).astype(np.float64), (num_samples(X), 1))
         return self.estimator_.predict_proba(X)
 
     def __sklearn_tags__(self):

@@ -11,16 +11,15 @@ from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
-from mlrh import decisions, spaces
+from mlrh import _sklearn, decisions, spaces
 from mlrh._indicators import UNKNOWN
+from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
 from mlrh.estimators import _targets
-from mlrh.estimators._callbacks import CallbackSupportMixin, fit_told
 from mlrh.fitting import solvers
 from mlrh.fitting.objective import Objective
 from mlrh.spaces.independent import IndependentLabels
@@ -52,7 +51,7 @@ class _Problem:
         return not (self.Y == UNKNOWN).any()
 
 
-class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
+class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """The classifiers without the part that turns X into scores."""
 
     intercept_: np.ndarray
@@ -77,7 +76,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         "verbose": ["verbose"],
     }
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @_sklearn.fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None) -> Self:
         """Fit to X (n_samples, n_features) and y in any of the forms the class documents.
 
@@ -94,7 +93,8 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         self
         """
         problem = self._pose(X, y, sample_weight)
-        with fit_told(self, X, y, sample_weight, max_iter=self.max_iter) as iterations:
+        metadata = None if sample_weight is None else {"sample_weight": sample_weight}
+        with _sklearn.telling_of_fit(self, max_iter=self.max_iter, X=X, y=y, metadata=metadata) as iterations:
             self._solve(problem, warm=self.warm_start, iterations=iterations)
         return self
 
@@ -130,7 +130,7 @@ class MLRHBase(CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         X = noting._validate_X(X, reset=True)
         form, Y = _targets.encode(y, partly_known=True)
         _targets.check_same_length(X, Y)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = _sklearn.check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         check_strength(self.C, weights)
         support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
         if len(support) < len(weights):

@@ -14,13 +14,12 @@ from scipy import sparse
 from scipy.special import logit
 from sklearn.base import clone
 from sklearn.model_selection import check_cv
-from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import Pipeline
-from sklearn.utils.metaestimators import _safe_split
-from sklearn.utils.validation import _check_sample_weight, _num_samples, has_fit_parameter, validate_data
+from sklearn.utils.validation import has_fit_parameter, validate_data
 
 from mlrh import decisions
 from mlrh._indicators import UNKNOWN, as_indicator
+from mlrh._sklearn import check_sample_weight, num_samples, safe_split
 from mlrh.estimators import _targets
 from mlrh.spaces import CardinalitySpace, LabelSetDistribution
 
@@ -46,7 +45,7 @@ class Task:
         """A clone of the estimator fitted to the rows with these numbers, all by default."""
         rows = np.arange(len(self.Y)) if rows is None else rows
         estimator = clone(self.estimator)
-        X, y = _safe_split(estimator, self.X, self.y, rows)
+        X, y = safe_split(estimator, self.X, self.y, rows)
         options = {} if self.weights_name is None else {self.weights_name: self.weights[rows]}
         try:
             return estimator.fit(X, y, **options)
@@ -67,7 +66,7 @@ class Task:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             fitted = self.fit(train)
-            X, _ = _safe_split(fitted, self.X, self.y, held_out, train)
+            X, _ = safe_split(fitted, self.X, self.y, held_out, train)
             return question(fitted, X)
 
     def never(self, rows=None):
@@ -80,7 +79,7 @@ def task(estimator, X, form, Y, sample_weight) -> Task:
     """The Task of the training rows, checked; form and Y are those of y."""
     _targets.check_same_length(X, Y)
     _check_every_label_known(Y)
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    weights = check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     name = None if sample_weight is None else _name_of_weights(estimator)
     if (weights == 0).any():
         form, Y = _shown(form, Y, weights > 0)
@@ -155,9 +154,9 @@ def label_scores(fitted, X, never, method) -> np.ndarray:
     scores = np.asarray(answer.toarray() if sparse.issparse(answer) else answer, np.float64)
     if len(never) == 1:
         scores = scores[:, None] if scores.ndim == 1 else scores[:, -1:]
-    if scores.shape != (_num_samples(X), len(never)):
+    if scores.shape != (num_samples(X), len(never)):
         raise ValueError(
-            f"The estimator's {method} must give {len(never)} labels to each of {_num_samples(X)} rows; "
+            f"The estimator's {method} must give {len(never)} labels to each of {num_samples(X)} rows; "
             f"got shape {scores.shape}. Wrap it in OneVsRestClassifier if it takes one class per row only."
         )
     check_finite(scores)
@@ -186,7 +185,8 @@ def _name_of_weights(estimator):
     if isinstance(estimator, Pipeline):
         step, last = estimator.steps[-1]
         return f"{step}__{_name_of_weights(last)}"
-    if isinstance(estimator, BaseSearchCV):
+    # Searches hand on what their fit gets. The class that they all have is private, these two parameters are not.
+    if {"refit", "error_score"} <= estimator.get_params(deep=False).keys():
         return _name_of_weights(estimator.estimator)
     if not has_fit_parameter(estimator, "sample_weight"):
         raise ValueError(f"sample_weight must be None, because {type(estimator).__name__}.fit doesn't take it.")

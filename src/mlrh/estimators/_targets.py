@@ -12,9 +12,9 @@ from scipy import sparse
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, _num_samples
 
 from mlrh._indicators import UNKNOWN, as_indicator, as_partly_known
+from mlrh._sklearn import check_sample_weight, num_samples
 from mlrh._warnings import warn
 
 SET_TYPES = {"set": set, "frozenset": frozenset, "tuple": tuple, "list": list}
@@ -40,7 +40,7 @@ def encode(y, *, partly_known=False):
 
 def check_same_length(X, Y):
     """Raise a ValueError unless X and Y have as many rows."""
-    n_rows, n_targets = _num_samples(X), _num_samples(Y)
+    n_rows, n_targets = num_samples(X), num_samples(Y)
     if n_rows != n_targets:
         raise ValueError(f"X and y must have the same number of rows; got {n_rows} and {n_targets}.")
 
@@ -131,7 +131,7 @@ class Targets:
         """Share of the rows of y whose predicted set (n_samples, n_labels) is exactly right."""
         truth, unseen = self.partial_indicator(y)
         check_same_length(predicted, truth)
-        weights = _check_sample_weight(sample_weight, predicted, dtype=np.float64)
+        weights = check_sample_weight(sample_weight, predicted, dtype=np.float64)
         return float(np.average((truth == predicted).all(axis=1) & ~unseen, weights=weights))
 
     def seen_in(self, Y):

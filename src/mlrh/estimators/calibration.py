@@ -12,14 +12,14 @@ from typing import Any, Self
 import numpy as np
 from joblib import Parallel, delayed
 from scipy.optimize import brentq
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, _fit_context
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
 from sklearn.isotonic import IsotonicRegression
 from sklearn.utils import get_tags, indexable
-from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mlrh import metrics
+from mlrh._sklearn import HasMethods, StrOptions, fit_context
 from mlrh.estimators import _held_out, _targets
 from mlrh.estimators._held_out import Answers, ask, n_labels
 from mlrh.spaces import LabelSetDistribution
@@ -166,7 +166,7 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.cv = cv
         self.n_jobs = n_jobs
 
-    @_fit_context(prefer_skip_nested_validation=False)
+    @fit_context(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None) -> Self:
         """Fit the estimator to each fold and to all rows, and calibrate its confidence.
 

@@ -14,15 +14,15 @@ from typing import Any, Self
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 from scipy import sparse
-from sklearn.base import _fit_context, clone
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.model_selection import check_cv
-from sklearn.utils import _safe_indexing, indexable
-from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils import indexable
 
+from mlrh import _sklearn
 from mlrh._indicators import UNKNOWN
+from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
 from mlrh.estimators import _targets
 from mlrh.estimators._base import MLRHBase
@@ -56,7 +56,7 @@ class _Chosen(MLRHBase):
     @abstractmethod
     def _keep_scores(self, scores, setting): ...
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @_sklearn.fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None) -> Self:
         """Choose by cross validation, then fit to all rows; X, y and sample_weight as for the classifier itself.
 
@@ -75,11 +75,13 @@ class _Chosen(MLRHBase):
         _targets.check_same_length(X, Y)
         _check_scoring(self.scoring, form, Y)
         y = np.asarray(y).ravel() if form.is_one_class_per_row else y
-        weights = None if sample_weight is None else _check_sample_weight(sample_weight, Y, ensure_non_negative=True)
+        weights = sample_weight
+        if weights is not None:
+            weights = _sklearn.check_sample_weight(weights, Y, ensure_non_negative=True)
         scores = self._scores_of_folds((X, y, weights), Cs, settings, _splits(self.cv, form, y, Y))
         setting, C = best_index(scores, decimals=DECIMALS)
-        fitted = self._with_C(Cs[C], **settings[setting]).set_callbacks(*getattr(self, "_skl_callbacks", ()))
-        fitted.fit(X, y, sample_weight)
+        fitted = self._with_C(Cs[C], **settings[setting])
+        _sklearn.share_callbacks(self, fitted).fit(X, y, sample_weight)
         self._take_over(fitted)
         self.Cs_, self.C_, self.best_score_ = np.array(Cs), Cs[C], float(scores[:, setting, C].mean())
         self._keep_scores(scores, settings[setting])
@@ -99,7 +101,7 @@ class _Chosen(MLRHBase):
         """Replace the fitted attributes by those of the fitted classifier."""
         for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
             delattr(self, name)
-        for name in vars(fitted).keys() - fitted.get_params().keys() - {"_skl_callbacks"}:
+        for name in vars(fitted).keys() - fitted.get_params().keys():
             setattr(self, name, getattr(fitted, name))
 
     def _with_C(self, C, **changes):
@@ -455,7 +457,7 @@ def _path_scores(estimator, rows, train, held_out, setting, Cs, scorers):
     if len(held_out) == 0:
         return np.full((len(Cs), len(scorers)), np.nan)
     X_train, X_held_out = _parts(model, X, train, held_out)
-    y_train, y_held_out = _safe_indexing(y, train), _safe_indexing(y, held_out)
+    y_train, y_held_out = _sklearn.safe_indexing(y, train), _sklearn.safe_indexing(y, held_out)
     weight, weighted = (None, {}) if weights is None else (weights[train], {"sample_weight": weights[held_out]})
     arguments = [weighted if _takes_weights(scorer) else {} for scorer in scorers]
     with warnings.catch_warnings():
@@ -496,7 +498,7 @@ def _fits(model, X, y, Cs, weight):
 def _parts(model, X, train, held_out):
     """Training and held-out rows of X; of a precomputed kernel only the columns of the training rows."""
     if getattr(model, "kernel", None) != "precomputed":
-        return _safe_indexing(X, train), _safe_indexing(X, held_out)
+        return _sklearn.safe_indexing(X, train), _sklearn.safe_indexing(X, held_out)
     X = X if sparse.issparse(X) else np.asarray(X)
     return X[train][:, train], X[held_out][:, train]
 

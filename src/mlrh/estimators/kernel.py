@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from sklearn.metrics.pairwise import KERNEL_PARAMS, pairwise_kernels
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import validate_data
 
+from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
 from mlrh.estimators._base import MLRHBase
 from mlrh.fitting.design import Design, GramFeatures

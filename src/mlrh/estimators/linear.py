@@ -8,10 +8,10 @@ from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import _fit_context
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
+from mlrh import _sklearn
 from mlrh._indicators import UNKNOWN
 from mlrh._warnings import warn
 from mlrh.estimators import _targets
@@ -219,7 +219,7 @@ class MLRHClassifier(MLRHBase):
         self.verbose = verbose
 
     @available_if(_has_one_C)
-    @_fit_context(prefer_skip_nested_validation=True)
+    @_sklearn.fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X, y, classes=None, sample_weight=None) -> Self:
         """Fit to more rows: the model becomes that of `fit` to all rows shown so far, starting from the last one.
 
@@ -261,7 +261,7 @@ class MLRHClassifier(MLRHBase):
             raise ValueError("X and y must have at least one row; got none. Leave empty chunks out.")
         noting = copy(self)  # gets n_features_in_ and names: if this call fails, self keeps what it had
         X = noting._validate_X(X, reset=is_first)
-        weights = _check_sample_weight(
+        weights = _sklearn.check_sample_weight(
             sample_weight, Y, dtype=np.float64, ensure_non_negative=True, allow_all_zero_weights=True
         )
         check_strength(self.C, weights)

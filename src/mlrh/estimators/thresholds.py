@@ -13,13 +13,13 @@ from typing import Any, Self
 
 import numpy as np
 from joblib import Parallel, delayed
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, _fit_context
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
 from sklearn.utils import get_tags, indexable
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mlrh._indicators import as_indicator
+from mlrh._sklearn import HasMethods, Interval, StrOptions, check_sample_weight, fit_context
 from mlrh.estimators import _held_out, _targets
 
 MAX_SWEEPS = 100  # over the labels, in coordinate ascent: bounds the time; a handful is usual
@@ -83,7 +83,7 @@ def best_thresholds(Y, scores, *, metric="f1_macro", per_label=True, beta=1.0, s
     if scores.shape != Y.shape or not Y.size:
         raise ValueError(f"Y and scores must have the same shape, not empty; got {Y.shape} and {scores.shape}.")
     _held_out.check_finite(scores)
-    weights = _check_sample_weight(sample_weight, Y, dtype=np.float64, ensure_non_negative=True)
+    weights = check_sample_weight(sample_weight, Y, dtype=np.float64, ensure_non_negative=True)
     ends = PROBABILITIES if scores.min() >= 0 and scores.max() <= 1 else DECISION_VALUES
     rows = Rows(scores, Y, weights, np.zeros(len(Y), np.int64), ends).take(weights > 0)
     return tune(rows, metric_of(metric, beta), np.full(Y.shape[1], bool(per_label)))[0]
@@ -177,7 +177,7 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.beta = beta
         self.n_jobs = n_jobs
 
-    @_fit_context(prefer_skip_nested_validation=False)
+    @fit_context(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None) -> Self:
         """Fit the estimator to each fold and to all rows, and choose the thresholds.
 

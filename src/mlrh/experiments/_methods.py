@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
 from mlrh.estimators._grids import SEARCH_TOL
 from mlrh.estimators.cv import best_index, validation_scores
 from mlrh.estimators.kernel import gamma_scale
+
+CHAINED = next(iter(signature(ClassifierChain).parameters))  # "estimator" from scikit-learn 1.7 on
 
 
 @dataclass(frozen=True)
@@ -213,7 +216,7 @@ FAMILIES = {
     ),
     "br-lr": _searched("BR-LR", "linear", OneVsRestClassifier(_LOGISTIC), "estimator__C", _of_independent_labels),
     "cc-lr": _searched(
-        "CC-LR", "linear", ClassifierChain(OrConstant(_LOGISTIC)), "estimator__estimator__C", chain_set_log_proba
+        "CC-LR", "linear", ClassifierChain(OrConstant(_LOGISTIC)), f"{CHAINED}__estimator__C", chain_set_log_proba
     ),
     "lp-rf": _searched(
         "LP-RF",

@@ -81,6 +81,8 @@ class CoefficientMetric:
         if self._inverse is not None:
             return self._inverse @ scaled
         cholesky, vectors, inverse_values = self._factor
+        if len(scaled) == 0:  # SciPy before 1.14 refuses systems without unknowns
+            return scaled
         if cholesky is not None:
             return linalg.cho_solve(cholesky, scaled, check_finite=False)
         return vectors @ (inverse_values[:, None] * (vectors.T @ scaled))

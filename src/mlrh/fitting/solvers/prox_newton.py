@@ -296,7 +296,8 @@ class Faces:
             solved = objective.determined(inverse * gradient)
             coef, right = objective.split(solved)[0], objective.split(gradient)[0]
             for k, (members, factor) in enumerate(factors):
-                coef[members, k] = linalg.cho_solve(factor, right[members, k], check_finite=False)
+                if len(members):  # SciPy before 1.14 refuses systems without unknowns
+                    coef[members, k] = linalg.cho_solve(factor, right[members, k], check_finite=False)
             return solved
 
         return solve
