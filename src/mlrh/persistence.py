@@ -23,7 +23,6 @@ from scipy import sparse
 from sklearn import model_selection
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import InconsistentVersionWarning
-from sklearn.model_selection._search import BaseSearchCV
 from sklearn.neighbors import BallTree, KDTree
 
 import mlrh
@@ -352,7 +351,7 @@ class _Encoder:
         if issubclass(kind, LabelSpace):
             self.spaces.add(kind)
             return {TAG: "space", "name": _name(kind), "state": self._state(value, where)}
-        if isinstance(value, BaseSearchCV) and hasattr(value, "cv_results_"):
+        if hasattr(value, "cv_results_"):
             raise ModelFileError(
                 f"{where} can't be saved, because it is a fitted {kind.__name__} with the results of all candidates; "
                 "save its best_estimator_, or put that in its place."
