@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import sklearn
+from packaging.version import Version
 from samples import BOTH, FORMS, make_multilabel
 from scipy import sparse
 from sklearn.compose import ColumnTransformer
@@ -297,9 +299,11 @@ def test_partial_fit_goes_on_as_if_never_saved_where_rows_are_kept(form, wrap, u
 
 OLD = Path(__file__).parent / "model_files" / "0.1"
 EXPECTED = json.loads((OLD / "expected.json").read_text())
+# Attributes of scikit-learn's own estimators are those of 1.9, which wrote the files.
+OF_SCIKIT_LEARN = {"chain", "label_powerset"} if Version(sklearn.__version__) < Version("1.9") else set()
 
 
-@pytest.mark.parametrize("name", EXPECTED["models"])
+@pytest.mark.parametrize("name", sorted(EXPECTED["models"].keys() - OF_SCIKIT_LEARN))
 @pytest.mark.filterwarnings("ignore:.*was saved with:UserWarning")
 def test_a_file_of_version_0_1_predicts_as_then(name, path):
     path.write_bytes(gzip.decompress((OLD / f"{name}.mlrh.gz").read_bytes()))

@@ -8,6 +8,7 @@ import json
 import os
 import warnings
 import zipfile
+from collections import UserList
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -334,6 +335,8 @@ class _Encoder:
 
     def _encoded(self, value, where):
         kind = type(value)
+        if isinstance(value, UserList):  # scikit-learn 1.6 keeps columns in one, which warns when it is read
+            return self._items(value.data, where)
         if kind is list:
             return self._items(value, where)
         if kind in COLLECTIONS.values():
