@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from interrupting import interrupt_at
 from samples import make_multilabel
 from scipy import sparse
 from sklearn.base import clone
@@ -9,6 +10,7 @@ from sklearn.datasets import load_iris
 
 from mlrh import MLRHClassifier, MLRHClassifierCV
 from mlrh.estimators import linear
+from mlrh.fitting.objective import Objective
 
 
 def shown(model, X, y, *, chunk=50, classes=None, **options):
@@ -97,6 +99,31 @@ def test_beyond_the_budget_a_sample_stands_for_all_rows(monkeypatch):
     fitted = MLRHClassifier(C=0.01).fit(X, Y)
     np.testing.assert_allclose(model.predict_proba(X), fitted.predict_proba(X), atol=0.2)
     assert np.abs(model.predict_proba(X) - fitted.predict_proba(X)).mean() < 0.03
+
+
+def test_rows_shown_one_by_one_are_kept_as_often_as_others(monkeypatch):
+    X, Y = make_multilabel(400)
+    monkeypatch.setattr(linear, "MAX_BYTES", 6_000)  # about a quarter of the rows
+    model = shown(MLRHClassifier(tol=1e-2), X, Y, chunk=1, classes=range(Y.shape[1]))
+    # Within five standard deviations of a sample of one in four.
+    assert model._kept.weights.sum() == pytest.approx(400, abs=5 * np.sqrt(400 * (2**model._kept.level - 1)))
+    assert model._kept.level <= 3
+
+
+def test_an_error_names_the_row_of_its_own_call():
+    X, Y = make_multilabel()
+    model = MLRHClassifier(max_labels=3).partial_fit(X[:50], Y[:50], classes=range(4))
+    with pytest.raises(ValueError, match="Row 1 of y has 4 labels"):
+        model.partial_fit(X[50:52], [[1, 0, 0, 0], [1, 1, 1, 1]])
+
+
+def test_an_interrupted_call_with_warm_start_keeps_its_rows(monkeypatch):
+    X, Y = make_multilabel()
+    model = MLRHClassifier(warm_start=True).partial_fit(X[:50], Y[:50], classes=range(4))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupt_at(patch, Objective, "value_and_gradient", 3)
+        model.partial_fit(X[50:], Y[50:])
+    assert (model.n_samples_seen_, model.n_samples_kept_) == (200, 200)
 
 
 def test_the_same_calls_give_the_same_model_beyond_the_budget(monkeypatch):

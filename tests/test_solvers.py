@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh._indicators import UNKNOWN
 from mlrh.fitting import solvers
 from mlrh.fitting.design import Design
@@ -237,3 +238,17 @@ def test_a_metric_does_not_keep_its_objective_in_memory():
     del objective
     gc.collect()
     assert gone() is None and len(solve(np.ones(14))) == 14
+
+
+@pytest.mark.parametrize("classifier", [MLRHClassifier, KernelMLRHClassifier])
+@pytest.mark.parametrize(
+    ("needs", "options", "message"),
+    [({"teleport"}, (), "solver='own' needs teleport of an objective"), ((), ("momentum",), "asks for the options")],
+)
+def test_a_solver_that_does_not_fit_is_refused_before_anything_is_computed(classifier, needs, options, message):
+    @solvers.solver(needs=needs, options=options)
+    def own(objective, start, *, tol, max_iter, report=None, **options):
+        raise AssertionError
+
+    with pytest.raises(ValueError, match=message):
+        classifier(solver=own).fit(np.eye(4), np.eye(4, dtype=int))

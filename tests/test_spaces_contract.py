@@ -1,8 +1,6 @@
 """The contract of a label space: every space, and one written here from the abstract methods alone, answers as the
 enumeration of its sets does, and every classifier, decision and calibration works with it."""
 
-from copy import copy
-
 import numpy as np
 import pytest
 import reference
@@ -37,9 +35,7 @@ class Runs(LabelSpace):
         return self
 
     def with_bias(self, bias):
-        other = copy(self)
-        other.bias = bias
-        return other
+        return Runs(self.n_labels, bias)
 
     def to_dict(self):
         return {"n_labels": self.n_labels, "length_bias": self.bias}
@@ -54,8 +50,7 @@ class Runs(LabelSpace):
     def expectations(self, scores, weights):
         log_weights = self.log_weights(scores)
         log_partition = logsumexp(log_weights, axis=1)
-        with np.errstate(invalid="ignore"):
-            probs = np.exp(log_weights - log_partition[:, None])
+        probs = np.exp(log_weights - log_partition[:, None])
         return log_partition, probs @ self.runs, np.bincount(self.lengths, weights @ probs, self.n_labels)
 
     def mode(self, scores):
@@ -223,6 +218,16 @@ def test_conditioning_on_what_no_set_fits_is_an_error_that_names_the_row(name):
 
 
 @every_space
+def test_a_row_that_agrees_with_no_set_has_log_partition_minus_infinity_and_no_marginals(name):
+    space, sets = SPACES[name][0], reference.sets_of_sizes(N_LABELS, 0, N_LABELS)
+    log_weights = np.array([SPACES[name][1](y) for y in sets]) + sets @ SCORES[0]
+    np.testing.assert_allclose(space.log_weight(np.tile(SCORES[0], (len(sets), 1)), sets), log_weights, atol=1e-12)
+    impossible = sets[np.isneginf(log_weights)]
+    marginals = space.given(impossible).marginals(np.tile(SCORES[0], (len(impossible), 1)))
+    assert np.isnan(marginals).all()
+
+
+@every_space
 def test_biases_and_scores_have_the_derivatives_that_expectations_say(name):
     space, weights = SPACES[name][0], RNG.random(len(SCORES)) + 0.5
 
@@ -364,6 +369,19 @@ def test_a_row_that_a_space_does_not_have_is_named():
         MLRHClassifier(label_space=Runs(N_LABELS)).fit(X, Y)
 
 
+def test_one_class_per_row_takes_only_a_space_of_single_labels():
+    X, y = np.arange(12.0)[:, None], np.arange(12) % 3
+    with pytest.raises(ValueError, match=r"With one class per row .* label_space='cardinality'"):
+        MLRHClassifier(label_space=CardinalitySpace(3, 0, 2)).fit(X, y)
+
+
+def test_a_space_of_another_number_of_labels_is_an_error_that_names_both():
+    X, Y = rows_of_runs()
+    for space in (Runs(4), CardinalitySpace(4, 1, 2), IndependentLabels(4)):
+        with pytest.raises(ValueError, match="The label space has 4 labels and y has 5"):
+            MLRHClassifier(label_space=space).fit(X, Y)
+
+
 def test_an_instance_takes_no_limits_beside_its_own():
     X, Y = make_multilabel(n_labels=5)
     with pytest.raises(ValueError, match="belong to the label spaces that are given by name"):
@@ -387,5 +405,6 @@ def test_a_fixed_bias_of_an_instance_stays():
 def test_what_takes_all_sets_says_so_beyond_fourteen_labels():
     space = Runs(15)
     with pytest.raises(ValueError, match="at most 14 labels; got 15"):
-        space.distribution(np.zeros((1, 15))).entropy()
+        space.distribution(np.zeros((1, 15))).cardinality_pmf()
+    assert space.distribution(np.zeros((1, 15))).entropy() == pytest.approx(np.log(120))
     assert space.distribution(np.zeros((1, 15))).top_sets(3)[1] == pytest.approx(np.full((1, 3), -np.log(120)))

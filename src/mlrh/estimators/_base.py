@@ -153,6 +153,8 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
             n_jobs=self.n_jobs,
             sizes_of_y=ONE_CLASS[Y.shape[1] == 1] if form.is_one_class_per_row else None,
         ).for_targets(Y, classes=form.classes, rows=support)
+        _check_space(space, form, Y)
+        space = space.with_jobs(self.n_jobs)
         if not form.is_one_class_per_row:
             decisions.check(self.decision, self.answer_sizes, space)
         noted = {name: vars(noting)[name] for name in NOTED_OF_X if name in vars(noting)}
@@ -172,8 +174,11 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         begin, is_interrupted = self._start(objective, problem, starts)
         if iterations is not None:
             iterations = iterations.showing(partial(self._attributes_at, problem, prepared, objective))
-        max_iter = 0 if is_interrupted else self.max_iter
-        solution = self._minimise(objective, begin, max_iter, iterations, metric_at=metric_at)
+        solver = self._default_solver if self.solver == "auto" else self.solver
+        limits = {"tol": self.tol, "max_iter": 0 if is_interrupted else self.max_iter}
+        solution = self._minimise(solver, objective, begin, **limits, iterations=iterations, metric_at=metric_at)
+        if not is_interrupted:
+            self._warn_unless_converged(solver, solution)
         coef, mean_score = self._store(problem, prepared, objective, solution.parameters)
         self.n_iter_, self.objective_, self.history_ = solution.n_iter, solution.value, np.array(solution.history)
         if is_interrupted or solution.interrupted:
@@ -310,39 +315,34 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     def _separate_fits(self, design, Y):
         """Coefficients and mean scores of one logistic regression per label, fitted to its known entries."""
         objective = Objective(design, IndependentLabels(Y.shape[1]), Y, learn_bias=False, **self._strengths)
-        tol = max(self.tol, TOL_OF_STARTS)
-        solution = self._call_solver(
-            self._default_solver, objective, objective.start(), tol, MAX_ITER_OF_STARTS, self._report("separate labels")
-        )
+        limits = {"tol": max(self.tol, TOL_OF_STARTS), "max_iter": MAX_ITER_OF_STARTS}
+        solution = self._minimise(self._default_solver, objective, objective.start(), **limits)
         coef, mean_score, _ = objective.split(solution.parameters)
         return coef, mean_score, solution.interrupted
 
-    def _minimise(self, objective, start, max_iter, iterations, *, metric_at=None):
-        """The solver's Solution; warns if it has not converged."""
-        name = self._default_solver if self.solver == "auto" else self.solver
+    def _minimise(self, solver, objective, start, *, tol, max_iter, iterations=None, metric_at=None):
+        """The Solution; an interrupt is raised at once unless warm_start asks to keep what was reached."""
+        function = _function(solver)
+        offered = dict(zip(solvers.OPTIONS, (self.mm_step, self.n_jobs, metric_at), strict=True))
+        options = {option: offered[option] for option in getattr(function, "options", ())}
         if iterations is not None:
             iterations.begin(np.atleast_2d(start)[0])
-        report = self._report(name, iterations)
-        solution = self._call_solver(name, objective, start, self.tol, max_iter, report, metric_at=metric_at)
+        report = self._report(_name(solver), iterations)
+        solution = function(objective, start, tol=tol, max_iter=max_iter, report=report, **options)
         if iterations is not None:
             iterations.close()
-        if not (solution.converged or solution.interrupted or solution.stopped) and max_iter == self.max_iter:
-            remedy = "Increase max_iter, scale the features (for example with StandardScaler), or lower C."
-            if solution.n_iter < self.max_iter:
-                remedy = "No further step decreases the objective; scale the features, lower C, or increase tol."
-            stop = f"solver {name!r} stopped after {solution.n_iter} iterations before reaching tol={self.tol:g}."
-            warn(f"{stop} {remedy}", ConvergenceWarning)
-        return solution
-
-    def _call_solver(self, name, objective, start, tol, max_iter, report, *, metric_at=None):
-        """The Solution; an interrupt is raised at once unless warm_start asks to keep what was reached."""
-        function = _solver(name)
-        offered = {"step": self.mm_step, "n_jobs": self.n_jobs, "metric_at": metric_at}
-        options = {option: offered[option] for option in getattr(function, "options", ())}
-        solution = function(objective, start, tol=tol, max_iter=max_iter, report=report, **options)
         if solution.interrupted and not self.warm_start:
             raise KeyboardInterrupt
         return solution
+
+    def _warn_unless_converged(self, solver, solution):
+        if solution.converged or solution.interrupted or solution.stopped:
+            return
+        remedy = "Increase max_iter, scale the features (for example with StandardScaler), or lower C."
+        if solution.n_iter < self.max_iter:
+            remedy = "No further step decreases the objective; scale the features, lower C, or increase tol."
+        stop = f"solver {_name(solver)!r} stopped after {solution.n_iter} iterations before reaching tol={self.tol:g}."
+        warn(f"{stop} {remedy}", ConvergenceWarning)
 
     def _report(self, name, iterations=None):
         """The function that a solver calls after each iteration: prints, tells callbacks, returns whether to stop."""
@@ -371,13 +371,17 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
 
     def _check_penalty(self):
         """Raise a ValueError where the solver can't minimise the objective with these penalties."""
-        name = self._default_solver if self.solver == "auto" else self.solver
+        solver = self._default_solver if self.solver == "auto" else self.solver
         l1_ratio = self.l1_ratio if self._strengths["l1"] > 0 else 0.0
-        solvers.check_pairing(name, _solver(name), offers=Objective.offers, l1_ratio=l1_ratio)
+        solvers.check_pairing(_name(solver), _function(solver), offers=Objective.offers, l1_ratio=l1_ratio)
 
 
-def _solver(name):
-    return name if callable(name) else solvers.BY_NAME[name]
+def _function(solver):
+    return solver if callable(solver) else solvers.BY_NAME[solver]
+
+
+def _name(solver):
+    return getattr(solver, "__name__", repr(solver)) if callable(solver) else solver
 
 
 def _joined(objective, coef, mean_score, earlier_space):
@@ -394,6 +398,19 @@ def _warn_where_undetermined(problem):
         warn(
             f"The training rows don't determine the model in full ({'; '.join(problems)}); a tiny penalty keeps it "
             "finite, and what they don't show is hardly ever predicted. Add rows that show it, or leave it out."
+        )
+
+
+def _check_space(space, form, Y):
+    """Raise a ValueError where a label space that was given as an instance can't be that of y."""
+    if space.n_labels != Y.shape[1]:
+        raise ValueError(f"The label space has {space.n_labels} labels and y has {Y.shape[1]}; they must be as many.")
+    needed = ONE_CLASS[Y.shape[1] == 1]
+    if form.is_one_class_per_row and space.sizes() != needed:
+        what = "the second of two classes is the only label, present or not" if needed == (0, 1) else "one label a row"
+        raise ValueError(
+            f"With one class per row ({what}) a label space must have sets of {needed[0]} to {needed[1]} labels; got "
+            f"{space.sizes()[0]} to {space.sizes()[1]} in {space!r}. Use label_space='cardinality'."
         )
 
 

@@ -144,6 +144,7 @@ class KernelMLRHClassifier(MLRHBase):
                 "A kernel model has no coefficients of features for an L1 penalty to bring to 0, so l1_ratio must be "
                 f"0; got {self.l1_ratio}. Use MLRHClassifier."
             )
+        super()._check_penalty()
 
     def _rows(self, X, support):
         return X[support][:, support] if self.kernel == "precomputed" else X[support]

@@ -38,26 +38,28 @@ class _KeptRows:
     X: Any
     Y: np.ndarray
     weights: np.ndarray
+    numbers: np.ndarray  # of the rows within their calls, for errors
+    n_shown: int = 0
     level: int = 0
 
-    def plus(self, X, Y, weights):
+    def plus(self, X, Y, weights, numbers):
         """These rows and more, thinned by half until they take no more than MAX_BYTES."""
         X = self._alike(X)
+        # The same sequence of calls draws the same rows: the seed is the number of rows shown before.
+        random, n_shown = np.random.RandomState(self.n_shown % 2**32), self.n_shown + len(Y)
         # New rows are thinned as much as the rows kept, so that every row had the same chance to be kept.
-        drawn = self._drawn(len(Y), 0.5**self.level)
-        X, Y, weights = X[drawn], Y[drawn], weights[drawn] * 2.0**self.level
+        drawn = np.flatnonzero(random.random_sample(len(Y)) < 0.5**self.level)
+        new = (X[drawn], Y[drawn], weights[drawn] * 2.0**self.level, numbers[drawn])
         stack = partial(sparse.vstack, format="csr") if sparse.issparse(X) else np.concatenate
-        joined = (stack([self.X, X]), np.concatenate([self.Y, Y]), np.concatenate([self.weights, weights]))
-        rows = _KeptRows(*joined, self.level)
+        pairs = zip((self.Y, self.weights, self.numbers), new[1:], strict=True)
+        Y, weights, numbers = (np.concatenate(pair) for pair in pairs)
+        rows = _KeptRows(stack([self.X, new[0]]), Y, weights, numbers, n_shown, self.level)
         while rows._n_bytes() > MAX_BYTES and len(rows.Y) > 1:
-            half = rows._drawn(len(rows.Y), 0.5)
-            rows = _KeptRows(rows.X[half], rows.Y[half], 2 * rows.weights[half], rows.level + 1)
+            half = np.flatnonzero(random.random_sample(len(rows.Y)) < 0.5)
+            half = half if len(half) else np.zeros(1, np.int64)  # a fit needs a row
+            X, Y, weights, numbers = rows.X[half], rows.Y[half], 2 * rows.weights[half], rows.numbers[half]
+            rows = _KeptRows(X, Y, weights, numbers, n_shown, rows.level + 1)
         return rows
-
-    def _drawn(self, n_rows, share):
-        """Numbers of about that share of the rows, at least one. The same sequence of calls draws the same rows."""
-        chosen = np.flatnonzero(np.random.RandomState(len(self.Y)).random_sample(n_rows) < share)
-        return chosen if share == 1 or len(chosen) else np.arange(min(n_rows, 1))
 
     def _alike(self, X):
         """X in the form of the rows kept: sparse or dense, float32 or float64."""
@@ -266,15 +268,23 @@ class MLRHClassifier(MLRHBase):
         )
         check_strength(self.C, weights)
         support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
-        before = _KeptRows(X[:0], Y[:0], weights[:0]) if is_first else self._kept
-        kept = before.plus(X[support], Y[support], weights[support])
+        before = _KeptRows(X[:0], Y[:0], weights[:0], support[:0]) if is_first else self._kept
+        kept = before.plus(X[support], Y[support], weights[support], support)
         _targets.check_any(kept.weights)
-        problem = self._problem(kept.X, kept.Y, kept.weights, np.arange(len(kept.Y)), form, noting)
+        problem = self._problem(kept.X, kept.Y, kept.weights, kept.numbers, form, noting)
         n_seen = len(Y) if is_first else self.n_samples_seen_ + len(Y)
-        self._solve(problem, warm=not is_first)
+        try:
+            self._solve(problem, warm=not is_first)
+        except KeyboardInterrupt:
+            if self.warm_start:  # the interrupted fit is kept, and so are its rows
+                self._keep_rows(kept, n_seen)
+            raise
+        self._keep_rows(kept, n_seen)
+        return self
+
+    def _keep_rows(self, kept, n_seen):
         del self.support_  # would number the rows kept, not those of any call
         self._kept, self.n_samples_kept_, self.n_samples_seen_ = kept, len(kept.Y), n_seen
-        return self
 
     def _declared_form(self, y, classes, *, is_first):
         """The form of y: declared at the first call, later that of the first call or of an earlier fit."""

@@ -59,7 +59,8 @@ class Objective:
         # Without an intercept nothing absorbs a bias that grows with the size: only the constant is left out.
         absorbed = space.absorbed_biases()[:, : None if design.fit_intercept else 1]
         self._absorbed = linalg.orth(absorbed) if learn_bias and absorbed.size else np.zeros((self.n_biases, 0))
-        self._bias_ridge = np.broadcast_to(np.asarray(space.bias_ridge, np.float64), (self.n_biases,))
+        ridge = np.asarray(space.bias_ridge, np.float64)
+        self._bias_ridge = np.broadcast_to(ridge, (space.n_biases,))[: self.n_biases]
         self._intercept_ridge = INTERCEPT_RIDGE * design.total_weight if design.fit_intercept else 0.0
 
     offers = frozenset({"hessian", "metric", "majoriser", "l1"})
@@ -191,7 +192,9 @@ class Objective:
         """
         # 0.2: where the variance of the size is below a fifth of that of independent labels, a tenth of the curvature
         # can't be counted on.
-        if self.alpha == 0 or not self.rows.are_complete or self._independence < 0.2:
+        if not (
+            self.alpha > 0 and (self._bias_ridge > 0).all() and self.rows.are_complete and self._independence >= 0.2
+        ):
             return np.inf
         coef, intercept, bias = self.split(gradient)
         of_intercept = reciprocals(0.1 * self.design.total_weight * self._own_curvatures())
@@ -245,8 +248,7 @@ class Objective:
     def _usual_metric(self):
         """The metric of coefficients at the start."""
         typical, n_leading = self.typical_curvature(), None
-        # For each score, the recurrence and its adjoint take 2 to 3 operations per size, and listed sets per set.
-        if self.alpha > 0 and diagonal_pays(self.design, 2.5 * self.space.n_biases):
+        if self.alpha > 0 and diagonal_pays(self.design, self.space.operations_per_score):
             typical = self._own_curvatures()
         elif self.alpha > 0:
             n_leading = self.design.n_leading

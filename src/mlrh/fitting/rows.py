@@ -123,7 +123,7 @@ class RowsInMemory:
         """The space given what is known of the partly known rows; None if there are none."""
         if self._given is None or space is self._space:
             return self._given
-        return self._given.with_bias(space.bias)
+        return self._given.rebiased(space.bias)
 
     def _pull_back(self, residuals):
         """Gradients in coef and intercept, from the gradients in the scores per unit of weight."""

@@ -1,10 +1,11 @@
 """Which label sets are possible, and exact answers about P(y | scores): arrays in, arrays out."""
 
+from mlrh.spaces._kernels.expected_metrics import metric_function
 from mlrh.spaces.base import LabelSetDistribution, LabelSpace
 from mlrh.spaces.cardinality import CardinalitySpace, SizesOfTraining
 from mlrh.spaces.observed import ObservedSpace, SetsOfTraining
 
-__all__ = ["CardinalitySpace", "LabelSetDistribution", "LabelSpace", "ObservedSpace"]
+__all__ = ["CardinalitySpace", "LabelSetDistribution", "LabelSpace", "ObservedSpace", "metric_function"]
 
 NAMES = ("cardinality", "observed")  # what `label_space=` of an estimator takes besides an instance
 

@@ -9,7 +9,6 @@ import heapq
 from abc import ABC, abstractmethod
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 from numbers import Integral, Real
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from mlrh._indicators import UNKNOWN, as_indicator, as_known, contradict, merged
-from mlrh.spaces._kernels.expected_metrics import metric_function
+from mlrh.spaces._kernels.expected_metrics import check_metric, metric_function
 
 LARGEST_SCORE = 1e100  # sums of scores over labels stay far from overflow, which begins at 1.8e308
 MAX_ENUMERATED = 14  # labels up to which the defaults list all sets: 2**14 of them, a few megabytes
@@ -66,7 +65,7 @@ class LabelSpace(ABC):
 
     @abstractmethod
     def with_bias(self, bias) -> "LabelSpace":
-        """The same space with other biases (n_biases,)."""
+        """The same space with other biases (n_biases,); what is known of rows may be left out (see `rebiased`)."""
 
     @abstractmethod
     def expectations(self, scores, weights) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -108,7 +107,11 @@ class LabelSpace(ABC):
         return np.isfinite(self.given(known).log_partition(nothing)) & ~contradicts
 
     def check_targets(self, Y, rows=None):
-        """Raise a ValueError that names the first row of Y that agrees with no set of the space."""
+        """Raise a ValueError where Y has other labels, or that names its first row that agrees with no set."""
+        if Y.shape[1] != self.n_labels:
+            raise ValueError(
+                f"The label space has {self.n_labels} labels and y has {Y.shape[1]}; they must be as many."
+            )
         fits = self.fits(Y)
         if not fits.all():
             row = int(np.argmin(fits)) if rows is None else rows[np.argmin(fits)]
@@ -123,6 +126,16 @@ class LabelSpace(ABC):
     def n_biases(self) -> int:
         """Number of biases, learned or not."""
         return len(self.bias)
+
+    def rebiased(self, bias) -> "LabelSpace":
+        """`with_bias`, with what is known of rows: a space may leave that out when it makes itself anew."""
+        other = self.with_bias(bias)
+        return other if self.known is None or other.known is not None else other.given(self.known)
+
+    @property
+    def operations_per_score(self) -> float:
+        """About how many operations `expectations` takes for each score: recurrences take 2 to 3 per size or set."""
+        return 2.5 * max(self.n_biases, 1)
 
     def with_jobs(self, n_jobs) -> "LabelSpace":
         """The same space with another number of threads, where it uses threads."""
@@ -188,7 +201,7 @@ class LabelSpace(ABC):
         largest = max(np.abs(direction).max(initial=0.0), np.abs(bias_direction).max(initial=0.0))
         step = STEP / largest if largest > 0 else 1.0
         up, down = (
-            self.with_bias(self.bias + sign * bias_direction).expectations(scores + sign * direction, weights)
+            self.rebiased(self.bias + sign * bias_direction).expectations(scores + sign * direction, weights)
             for sign in (step, -step)
         )
         return (up[1] - down[1]) / (2 * step), (up[2] - down[2]) / (2 * step)
@@ -208,11 +221,13 @@ class LabelSpace(ABC):
 
     def log_partition(self, scores):
         """Logarithm of the sum over sets, (n_samples,)."""
-        return self.expectations(scores, np.zeros(len(scores)))[0]
+        with np.errstate(invalid="ignore", divide="ignore"):  # a row that agrees with no set has weights of 0
+            return self.expectations(scores, np.zeros(len(scores)))[0]
 
     def marginals(self, scores):
         """P(y_k = 1), (n_samples, n_labels)."""
-        return self.expectations(scores, np.zeros(len(scores)))[1]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return self.expectations(scores, np.zeros(len(scores)))[1]
 
     def log_weight(self, scores, Y):
         """Logarithm of exp(sum_k y_k scores_k + b(y)) of one set per row, (n_samples,); -inf outside the space."""
@@ -291,8 +306,17 @@ class LabelSpace(ABC):
         return self._listed().cardinality_pmf(scores)
 
     def entropy(self, scores):
-        """Entropy of the label set in nats, (n_samples,)."""
-        return self._listed().entropy(scores)
+        """Entropy of the label set in nats, (n_samples,): log Z - E[log weight], one row at a time.
+
+        The mean of b(y) is bias . E[indicators], as `expectations` gives it for a single row.
+        """
+        log_partition, marginals = self.log_partition(scores), self.marginals(scores)
+        known, free = self.known, self._without_knowledge()
+        biases = np.zeros(len(scores))
+        for i in range(len(scores) if self.n_biases else 0):
+            space = free if known is None else free.given(known[i : i + 1])
+            biases[i] = space.expectations(scores[i : i + 1], np.ones(1))[2] @ self.bias
+        return np.maximum(log_partition - (marginals * scores).sum(axis=1) - biases, 0.0).astype(scores.dtype)
 
     def any_of(self, scores, groups):
         """P(at least one label of each row's group), (n_samples,)."""
@@ -316,7 +340,7 @@ class LabelSpace(ABC):
 
     def temper(self, temperature):
         """The space of P(y)^(1/temperature) for scores that are divided by the temperature."""
-        return self.with_bias(self.bias / temperature)
+        return self.rebiased(self.bias / temperature)
 
     def _without_knowledge(self):
         """The same space with nothing known, for questions that bring rows and knowledge of their own."""
@@ -326,12 +350,12 @@ class LabelSpace(ABC):
 
     def _listed(self):
         """The same sets and weights as an ObservedSpace, which answers everything from the list of sets."""
-        listed = self._without_knowledge()._all_sets
+        listed = self._without_knowledge()._all_sets()
         return listed if self.known is None else listed.given(self.known)
 
-    @cached_property
     def _all_sets(self):
-        from mlrh.spaces.observed import ObservedSpace
+        """An ObservedSpace of the sets of this space, with their biases."""
+        from mlrh.spaces.observed import ObservedSpace  # which is itself a space
 
         if self.n_labels > MAX_ENUMERATED:
             raise ValueError(
@@ -460,7 +484,10 @@ class LabelSetDistribution:
 
         Whether the answer is exact depends on the label space and the metric (see mlrh.decisions).
         """
-        return self.space.best(self.scores, metric_function(metric, self.scores.shape[1]), limits)
+        n_labels = self.scores.shape[1]
+        function = metric_function(metric, n_labels)
+        check_metric(function, n_labels, self.sizes())
+        return self.space.best(self.scores, function, limits)
 
     def modes_within(self, low, high) -> tuple[np.ndarray, np.ndarray]:
         """Which rows have possible sets of low to high labels, (n_samples,), and the most probable of these sets."""

@@ -56,6 +56,7 @@ class CardinalitySpace(LabelSpace):
                 f"size_bias must be {n_labels + 1} finite numbers, one per size 0..{n_labels}; got shape {bias.shape}."
             )
         self.n_labels, self.min_labels, self.max_labels = n_labels, min_labels, max_labels
+        bias.setflags(write=False)
         self.size_bias = bias
         self.learns_bias, self.n_jobs = learn_bias, n_jobs
         self.bias = bias[min_labels : max_labels + 1]
@@ -377,7 +378,8 @@ class ConditionedCardinality(LabelSpace):
         self.space, self.known = space, known
         self.n_labels, self.bias, self.learns_bias = space.n_labels, space.bias, space.learns_bias
         self._present = known == 1
-        self._parts = _parts(space, known)
+        self._impossible = ~space.fits(known)  # rows that agree with no set: weights of 0, and no marginals
+        self._parts = _parts(space, known, np.flatnonzero(~self._impossible))
 
     def for_targets(self, Y, *, classes, rows=None):
         return self.space.for_targets(Y, classes=classes, rows=rows)
@@ -403,6 +405,7 @@ class ConditionedCardinality(LabelSpace):
             log_partition[part.rows] += log_sums
             marginals[part.rows[:, None], part.free] = free_marginals
             sizes[part.sizes] += some
+        log_partition[self._impossible], marginals[self._impossible] = -np.inf, np.nan
         return log_partition.astype(scores.dtype), marginals, sizes[self.space.min_labels : self.space.max_labels + 1]
 
     def curvature(self, scores, direction, bias_direction, weights):
@@ -421,12 +424,14 @@ class ConditionedCardinality(LabelSpace):
         result = self._score_of_present(scores)
         for part in self._parts:
             result[part.rows] += part.space.log_partition(part.of_free(scores))
+        result[self._impossible] = -np.inf
         return result.astype(scores.dtype)
 
     def marginals(self, scores):
         result = self._present.astype(scores.dtype)
         for part in self._parts:
             result[part.rows[:, None], part.free] = part.space.marginals(part.of_free(scores))
+        result[self._impossible] = np.nan
         return result
 
     def cardinality_pmf(self, scores):
@@ -544,14 +549,14 @@ class ConditionedCardinality(LabelSpace):
         return np.where(present[:, None, :], marginals[:, :, None], joint)
 
 
-def _parts(space, known):
-    """One Part for every pair of counts (labels present, labels absent) that occurs among the rows."""
-    counts = np.stack([np.count_nonzero(known == 1, axis=1), np.count_nonzero(known == 0, axis=1)], axis=1)
+def _parts(space, known, possible):
+    """One Part for every pair of counts (labels present, labels absent) that occurs among the possible rows."""
+    counts = np.stack([np.count_nonzero(known == 1, axis=1), np.count_nonzero(known == 0, axis=1)], axis=1)[possible]
     # Rows are grouped by one sort: row numbers in the order of their pair, cut where the next pair begins.
     pairs, members = np.unique(counts, axis=0, return_inverse=True)
     order, ends = np.argsort(members.ravel(), kind="stable"), np.cumsum(np.bincount(members.ravel()))
     result = []
-    for (n_present, n_absent), rows in zip(pairs.tolist(), np.split(order, ends)[:-1], strict=True):
+    for (n_present, n_absent), rows in zip(pairs.tolist(), np.split(possible[order], ends)[:-1], strict=True):
         free = np.nonzero(known[rows] == UNKNOWN)[1].reshape(len(rows), -1)
         result.append(Part(rows, space.rest(n_present, n_absent), free, n_present, n_absent))
     return result

@@ -48,6 +48,7 @@ class ObservedSpace(LabelSpace):
             raise ValueError(
                 f"set_bias must be {len(sets)} finite numbers, one per set; got shape {self.set_bias.shape}."
             )
+        self.set_bias.setflags(write=False)
         self.bias = self.set_bias
         self.n_labels = sets.shape[1]
         # The bytes of a set are the key under which `_find` looks it up.
@@ -64,10 +65,6 @@ class ObservedSpace(LabelSpace):
 
     def for_targets(self, Y, *, classes, rows=None):
         """This space, if every row of Y agrees with one of its sets."""
-        if Y.shape[1] != self.n_labels:
-            raise ValueError(
-                f"The label space has {self.n_labels} labels and y has {Y.shape[1]}; they must be as many."
-            )
         self.check_targets(Y, rows)
         return self
 
@@ -367,6 +364,7 @@ def _log_weights(scores, sets, set_bias, possible=None):
     if possible is not None:
         coarse = np.where(possible, coarse, -np.inf)
     reference = coarse.max(axis=1, keepdims=True)
+    reference = np.where(np.isneginf(reference), 0.0, reference)  # of a row without possible sets
     return (coarse - reference) + fine, reference[:, 0]
 
 
@@ -382,10 +380,12 @@ def _log_sums_and_probabilities(relative):
     """Logarithms of the sums of weights (n_rows,), and the probabilities (n_rows, n_sets)."""
     # exp of differences from the highest can't overflow, and the sum is at least 1.
     highest = relative.max(axis=1, keepdims=True)
+    highest = np.where(np.isneginf(highest), 0.0, highest)  # without possible sets: a sum of 0, probabilities NaN
     probs = np.exp(relative - highest)
     total = probs.sum(axis=1, keepdims=True)
-    probs /= total
-    return (highest + np.log(total))[:, 0], probs
+    with np.errstate(divide="ignore", invalid="ignore"):
+        probs /= total
+        return (highest + np.log(total))[:, 0], probs
 
 
 def _log_probabilities(relative):

@@ -1,8 +1,9 @@
 """Minimisers of an objective: (objective, start, *, tol, max_iter, report, **options) -> Solution."""
 
 from mlrh.fitting.solvers.base import (
-    Objective,
+    OPTIONS,
     PenalisedObjective,
+    SmoothObjective,
     Solution,
     arrive,
     best_of,
@@ -18,9 +19,10 @@ from mlrh.fitting.solvers.prox_newton import prox_newton
 
 __all__ = [
     "BY_NAME",
+    "OPTIONS",
     "MetricOfPath",
-    "Objective",
     "PenalisedObjective",
+    "SmoothObjective",
     "Solution",
     "arrive",
     "best_of",

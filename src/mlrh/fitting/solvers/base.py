@@ -11,17 +11,20 @@ objective by more than its rounding error.
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from mlrh import _parallel
+from mlrh.fitting.design import Design
 
 MAX_PRODUCTS = 30  # with the Hessian, to confirm that what is left is small: bounds the price of the check
 PATIENCE = 100  # iterations in a row without a gain beyond rounding error, in value or gradient, before giving up
 
+OPTIONS = ("step", "n_jobs", "metric_at")  # that an estimator can give a solver, by its own parameters or its path
 
-class Objective(Protocol):
+
+class SmoothObjective(Protocol):
     """All that a solver may ask of an objective; parameters, gradients and directions are flat vectors.
 
     `offers` names the parts that not every objective has: "hessian", "metric", "majoriser" (a metric that bounds the
@@ -54,10 +57,10 @@ class Objective(Protocol):
     def rounding_error(self, parameters, value) -> float: ...
 
 
-class PenalisedObjective(Objective, Protocol):
+class PenalisedObjective(SmoothObjective, Protocol):
     """What a solver of the L1 penalty asks as well: which parameters are coefficients, and each label's curvatures."""
 
-    design: Any  # features: X, mean, shift, total_weight, gram(), squared_norms(), ...
+    design: Design  # features, and products with them
     ridges: np.ndarray  # the strength of the L2 penalty on each parameter
 
     # Coefficients, intercept and biases, as views.
@@ -93,7 +96,7 @@ class Solution:
 
 
 def solver(*, needs, options=()):
-    """Declare what a solver needs of an objective (see `Objective.offers`) and which options of its own it takes."""
+    """Declare what a solver needs of an objective (`SmoothObjective.offers`) and which OPTIONS it takes."""
 
     def declare(function):
         function.needs, function.options = frozenset(needs), tuple(options)
@@ -114,6 +117,9 @@ def check_pairing(name, function, *, offers, l1_ratio):
         raise ValueError(
             f"solver={name!r} needs {', '.join(sorted(needs - offers))} of an objective, which this one doesn't offer."
         )
+    unknown = sorted(set(getattr(function, "options", ())) - set(OPTIONS))
+    if unknown:
+        raise ValueError(f"solver={name!r} asks for the options {unknown}; an estimator has {list(OPTIONS)} to give.")
 
 
 @dataclass(frozen=True)
