@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 
 from mlrh import MLRHClassifier, decisions
 from mlrh.data import load_digit_scenes
-from mlrh.spaces._kernels.expected_metrics import metric_function
+from mlrh.spaces import metric_function
 
 
 def saving(tp, fp, fn):

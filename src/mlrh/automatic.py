@@ -32,8 +32,7 @@ from mlrh.estimators._grids import LINEAR_C, RBF_C, RBF_GAMMA, SEARCH_TOL
 from mlrh.estimators.cv import best_index, validation_scores
 from mlrh.estimators.kernel import gamma_scale
 from mlrh.metrics import evaluate
-from mlrh.spaces import LabelSetDistribution
-from mlrh.spaces._kernels.expected_metrics import metric_function
+from mlrh.spaces import LabelSetDistribution, metric_function
 
 MAX_RBF_ROWS = 3000  # to try an RBF kernel unasked: its cost grows with the cube of the rows
 MAX_SPARSE_RBF_ROWS = 1000  # sparse rows have many features, where a linear model is hard to beat

@@ -52,7 +52,7 @@ def hamming(distribution, *, min_labels=None, max_labels=None):
 def f1(distribution, *, min_labels=None, max_labels=None):
     """The sets with the highest expected F1, 2 tp / (2 tp + fp + fn), 1 for an empty answer to an empty truth.
 
-    Exact in every label space. The answer is empty only where an empty truth is likely.
+    Exact in every label space of mlrh. The answer is empty only where an empty truth is likely.
     """
     return distribution.best("f1", _limits(distribution, min_labels, max_labels))
 

@@ -8,6 +8,24 @@ import numpy as np
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, hamming_loss, jaccard_score
 
+__all__ = [
+    "FLOOR",
+    "NAMES",
+    "CoveragePoint",
+    "Reliability",
+    "RiskCoverage",
+    "assured_threshold",
+    "empty_share",
+    "evaluate",
+    "expected_calibration_error",
+    "impossible_share",
+    "present_rows",
+    "reliability",
+    "risk_coverage",
+    "set_log_loss",
+    "size_counts",
+]
+
 FLOOR = 1e-6  # smallest probability in a log-loss: one impossible set costs 13.8, not infinity
 NAMES = {  # titles of the measures of `evaluate`, for tables
     "exact_match": "exact match",

@@ -61,7 +61,7 @@ OURS = {
 }
 NAMES = {place: name for name, place in OURS.items()}
 # What files of format 1 hold and models no longer have: rows that partial_fit was shown, and a number of threads.
-DROPPED = {"MLRHClassifier": "_stream", "CardinalitySpace": "n_jobs"}
+DROPPED = {"MLRHClassifier": ("_stream",), "CardinalitySpace": ("n_jobs",)}
 # Classes of scikit-learn that skops doesn't know and that run nothing when loaded: folds that `cv` may be, and what
 # OneVsRestClassifier holds for a label that all rows or none have.
 SPLITTERS = (
@@ -473,7 +473,7 @@ class _Decoder:
         if name in OURS:
             state = self(parts["state"])
             if self._format == 1:
-                state.pop(DROPPED.get(name), None)
+                state = {key: value for key, value in state.items() if key not in DROPPED.get(name, ())}
             return _assembled(_class_at(OURS[name]), state)
         if tag not in self._builders:
             raise ModelFileError(f"{self._shown} holds a {_line(tag)}, which mlrh {mlrh.__version__} doesn't know.")

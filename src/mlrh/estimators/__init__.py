@@ -2,7 +2,7 @@
 
 from mlrh.estimators.calibration import CalibratedSets, isotonic_map
 from mlrh.estimators.cv import KernelMLRHClassifierCV, MLRHClassifierCV
-from mlrh.estimators.kernel import KernelMLRHClassifier
+from mlrh.estimators.kernel import KernelMLRHClassifier, gamma_scale
 from mlrh.estimators.linear import MLRHClassifier
 from mlrh.estimators.thresholds import TunedThresholds, best_thresholds
 
@@ -14,5 +14,6 @@ __all__ = [
     "MLRHClassifierCV",
     "TunedThresholds",
     "best_thresholds",
+    "gamma_scale",
     "isotonic_map",
 ]

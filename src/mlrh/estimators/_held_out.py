@@ -113,7 +113,7 @@ def folds(cv, task) -> list:
 def first_fold(folds) -> np.ndarray:
     """For every held-out row of every fold in turn, the first fold that holds it out, (n_held_out,).
 
-    Where folds repeat rows, a choice made by rows of other first folds has still not seen the row.
+    Folds may repeat rows. A choice for a row is then made without the rows whose first fold is the same.
     """
     rows, fold = (
         np.concatenate([rows for _, rows in folds]),
@@ -122,8 +122,8 @@ def first_fold(folds) -> np.ndarray:
     _, first, place = np.unique(rows, return_index=True, return_inverse=True)
     if len(np.unique(fold[first])) < 2:
         raise ValueError(
-            "cv must have later folds that hold out rows which the first one doesn't, to judge each by others; the "
-            f"first fold holds out all {len(first)}. Use folds that don't overlap."
+            "The rows of each fold are judged by the rows of other folds, so that folds must hold out different rows; "
+            f"here the first fold holds out all {len(first)}. Use folds that don't overlap."
         )
     return fold[first][place]
 

@@ -338,7 +338,7 @@ def _possible_sizes(Y):
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class _Part:
     """Rows with the same numbers of labels known to be present and absent, and the space of their unknown labels.
 
     rows (n_rows,) are row numbers; free (n_rows, n_free) holds the indices of each row's unknown labels.
@@ -550,7 +550,7 @@ class ConditionedCardinality(LabelSpace):
 
 
 def _parts(space, known, possible):
-    """One Part for every pair of counts (labels present, labels absent) that occurs among the possible rows."""
+    """One _Part for every pair of counts (labels present, labels absent) that occurs among the possible rows."""
     counts = np.stack([np.count_nonzero(known == 1, axis=1), np.count_nonzero(known == 0, axis=1)], axis=1)[possible]
     # Rows are grouped by one sort: row numbers in the order of their pair, cut where the next pair begins.
     pairs, members = np.unique(counts, axis=0, return_inverse=True)
@@ -558,7 +558,7 @@ def _parts(space, known, possible):
     result = []
     for (n_present, n_absent), rows in zip(pairs.tolist(), np.split(possible[order], ends)[:-1], strict=True):
         free = np.nonzero(known[rows] == UNKNOWN)[1].reshape(len(rows), -1)
-        result.append(Part(rows, space.rest(n_present, n_absent), free, n_present, n_absent))
+        result.append(_Part(rows, space.rest(n_present, n_absent), free, n_present, n_absent))
     return result
 
 

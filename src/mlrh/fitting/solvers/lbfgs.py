@@ -41,7 +41,9 @@ def lbfgs(objective, start, *, tol, max_iter, metric_at=None, report=None):
 
 
 class MetricOfPath:
-    """The metric at the start of each fit on a path of weaker and weaker penalties; renewed when it is MAX_AGE too old.
+    """The metric at the start of each fit on a path of weaker and weaker penalties, made anew now and then.
+
+    It serves until the penalty is MAX_AGE times weaker than the one it was made for.
 
     A somewhat old metric costs a few more iterations; making a new one takes as long as several, unless it is cheap.
     """
@@ -56,7 +58,7 @@ class MetricOfPath:
 
 
 class _Lbfgs:
-    """What lbfgs keeps from one iteration to the next: the metric, the memory, and doubts about separate memories."""
+    """What lbfgs keeps from one iteration to the next: the metric, the memory, and whether separate memories pay."""
 
     def __init__(self, objective, begin, metric):
         self._objective, self._metric = objective, metric

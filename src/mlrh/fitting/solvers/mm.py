@@ -17,8 +17,8 @@ def mm(objective, start, *, tol, max_iter, step="safe", report=None):
     bound = objective.curvature_bound()
     if step == "paper" and bound > 0.5:
         raise ValueError(
-            "mm_step='paper' can increase the objective unless labels repel each other (no learned size bias, no "
-            "observed label space); use mm_step='safe'."
+            "mm_step='paper' can increase the objective unless labels repel each other, as they do in the cardinality "
+            "space without a learned bias; use mm_step='safe'."
         )
     curvature = min(bound, 0.25) if step == "paper" else bound
     solve = objective.majoriser(curvature)
