@@ -20,7 +20,7 @@ __all__ = [
     "MLRHClassifierCV",
     "TunedThresholds",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 
 def __getattr__(name):

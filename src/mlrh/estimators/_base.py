@@ -329,6 +329,8 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
             iterations.begin(np.atleast_2d(start)[0])
         report = self._report(_name(solver), iterations)
         solution = function(objective, start, tol=tol, max_iter=max_iter, report=report, **options)
+        if not isinstance(solution, solvers.Solution):
+            raise TypeError(f"A solver must return a Solution; {_name(solver)} returned a {type(solution).__name__}.")
         if iterations is not None:
             iterations.close()
         if solution.interrupted and not self.warm_start:
