@@ -80,21 +80,17 @@ def test_any_width_and_any_largest_size_agree_with_the_recurrence_without_limits
     assert_agree(scores, rng.normal(size=max_labels + 1), tilts)
 
 
-@pytest.mark.parametrize("n_labels", [33, 65, 200])
-def test_sizes_that_are_not_admissible_have_no_share(n_labels):
+@pytest.mark.parametrize("n_labels", [32, 33, 65, 200])
+def test_impossible_sizes_convex_biases_and_ties_agree_with_the_recurrence_without_limits(n_labels):
     rng = np.random.default_rng(0)
-    size_bias = rng.normal(size=n_labels // 2)
-    size_bias[[0, 1, 9, -2]] = -np.inf
     scores, tilts = rng.normal(size=(N_ROWS, n_labels)), rounded_tilts(rng.normal(size=N_ROWS))
-    assert_agree(scores, size_bias, tilts)
-    assert (expectations(divide_and_conquer, scores, size_bias, tilts)[2][:, [0, 1, 9, -2]] == 0).all()
-
-
-@pytest.mark.parametrize("n_labels", [33, 65, 200])
-def test_a_convex_bias_that_puts_the_weight_on_both_ends_agrees_with_no_limits(n_labels):
-    rng = np.random.default_rng(1)
-    size_bias = 150.0 * np.linspace(-1, 1, n_labels + 1) ** 2
-    assert_agree(rng.normal(size=(N_ROWS, n_labels)), size_bias, rounded_tilts(rng.normal(size=N_ROWS) * 0.1))
+    impossible = rng.normal(size=n_labels // 2)
+    impossible[[0, 1, 9, -2]] = -np.inf
+    assert_agree(scores, impossible, tilts)
+    assert (expectations(divide_and_conquer, scores, impossible, tilts)[2][:, [0, 1, 9, -2]] == 0).all()
+    assert_agree(scores, 150.0 * np.linspace(-1, 1, n_labels + 1) ** 2, rounded_tilts(tilts * 0.1))
+    ties = np.repeat(np.array([[-1.0], [0.0], [2.0]]), n_labels, axis=1)
+    assert_agree(ties, np.zeros(n_labels // 2), rounded_tilts(np.array([0.5, -0.25, -2.5])))
 
 
 @pytest.mark.parametrize(("n_labels", "max_labels"), [(32, 5), (65, 20), (200, 100), (200, 200)])
@@ -106,12 +102,6 @@ def test_scores_of_ten_thousand_agree_with_no_limits_under_a_tilt(n_labels, max_
     tilts = np.zeros(N_ROWS)
     plain.towards_mode(scores, size_bias, np.ones(N_ROWS, bool), tilts)
     assert_agree(scores, size_bias, tilts)
-
-
-@pytest.mark.parametrize("n_labels", [32, 200])
-def test_rows_of_ties_agree_with_no_limits(n_labels):
-    scores = np.repeat(np.array([[-1.0], [0.0], [2.0]]), n_labels, axis=1)
-    assert_agree(scores, np.zeros(n_labels // 2), rounded_tilts(np.array([0.5, -0.25, -2.5])))
 
 
 def test_one_set_of_size_zero_is_certain_with_no_labels_and_with_none_allowed():
