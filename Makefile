@@ -7,8 +7,8 @@ TWO := -n 2 --dist worksteal
 
 # Tests whose numbers could depend on the processor: the kernels that BLAS, numba and NumPy choose for it.
 NUMERICAL := $(addprefix tests/test_,$(addsuffix .py, \
-	processor oracle distribution_any_scale spaces_contract cardinality_space cardinality_edges observed_space \
-	label_space_derivatives condition questions expected decisions lanes tree objective solvers proximal quasi_newton row_space thin_products sparse_products estimators \
+	processor oracle distribution_any_scale spaces_contract space_edges \
+	label_space_derivatives condition questions expected decisions space_kernels objective solvers proximal quasi_newton row_space products estimators \
 	kernels elastic_net warm_start undetermined))
 NUMERICAL_TORCH := tests/test_torch_loss.py tests/test_torch_distribution.py
 

@@ -3,18 +3,15 @@
 Each with processes over folds (n_jobs) and without, whichever is faster. Both choose by exact match.
 """
 
-import warnings
 from functools import partial
 
 import numpy as np
 from joblib import cpu_count
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, KFold
 
 from benchmarks import problems
-from benchmarks.fits import turns
 from benchmarks.table import attempted, compared
-from benchmarks.timing import interleaved, timed
+from benchmarks.timing import interleaved, quietly, timed, turns
 from mlrh import KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
 from mlrh.estimators.kernel import gamma_scale
 
@@ -29,7 +26,7 @@ def measure(repeats, context):
     sets = {"linear": ("emotions", "yeast"), "RBF": ("emotions", "scene")}
     for kind, names in ({"linear": ("emotions",)} if context.quick else sets).items():
         for name in names:
-            yield from attempted(QUESTION, f"{kind}, {name}", _of_set(kind, name, repeats, context))
+            yield from attempted(QUESTION, f"{kind}, {name}", _of_set, kind, name, repeats, context)
 
 
 def _of_set(kind, name, repeats, context):
@@ -49,28 +46,15 @@ def line(kind, problem, searches, repeats, context):
         context.tell(f"choice of C, {kind}, {problem}: {type(results[side]).__name__} {seconds:.3g} s")
     runs = interleaved({"ours": calls[0], "theirs": calls[1]}, repeats, warm_up=False)
     difference = abs(results[0].best_score_ - results[1].best_score_)
-    return compared(
-        QUESTION,
-        f"{kind}, {len(folds)} folds, {problem}",
-        runs["ours"].median,
-        f"GridSearchCV, n_jobs={results[1].n_jobs}",
-        runs["theirs"].median,
-        target=TARGET,
-        reached=difference <= CLOSE,
-        note="; ".join(filter(None, (f"best exact match differs by {difference:.1e}", turns(runs["ours"], repeats)))),
-    )
+    case, competitor = f"{kind}, {len(folds)} folds, {problem}", f"GridSearchCV, n_jobs={results[1].n_jobs}"
+    medians = runs["ours"].median, competitor, runs["theirs"].median
+    note = "; ".join(filter(None, (f"best exact match differs by {difference:.1e}", turns(runs["ours"], repeats))))
+    return compared(QUESTION, case, *medians, target=TARGET, reached=difference <= CLOSE, note=note)
 
 
 def _tried(searches, side, n_jobs, folds, problem):
     """Seconds of the second call, its result, and the call that repeats it."""
-
-    def search():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            warnings.filterwarnings("ignore", "The training rows don't determine the model", UserWarning)
-            return searches(folds, n_jobs)[side].fit(problem.X, problem.Y)
-
-    call = timed(search)
+    call = timed(lambda: quietly(searches(folds, n_jobs)[side].fit, problem.X, problem.Y))
     call()  # the first one starts processes, and in them mlrh
     return *call(), call
 

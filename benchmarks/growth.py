@@ -3,16 +3,14 @@
 Fits make ten iterations (tol=0), so that what grows is the cost of an iteration and not their number.
 """
 
-import warnings
 from functools import partial
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
 from benchmarks.inference import ACCURATE, floor, largest_error
 from benchmarks.problems import synthetic
-from benchmarks.table import Line, compared
-from benchmarks.timing import interleaved, timed
+from benchmarks.table import Line, compared, raced
+from benchmarks.timing import interleaved, quietly, timed
 from mlrh import MLRHClassifier
 from mlrh.spaces import CardinalitySpace
 
@@ -67,14 +65,7 @@ def fit_call(n_samples, n_features, n_labels, max_labels):
     """The function that fits N_ITER iterations of a synthetic problem of these sizes."""
     problem = synthetic(n_samples, n_features, n_labels, max_size=min(2, max_labels))
     options = {"min_labels": 0, "max_labels": max_labels, "tol": 0, "max_iter": N_ITER}
-    return partial(_fit, MLRHClassifier(**options), problem)
-
-
-def _fit(classifier, problem):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        warnings.filterwarnings("ignore", "The training rows don't determine the model", UserWarning)
-        return classifier.fit(problem.X, problem.Y)
+    return partial(quietly, MLRHClassifier(**options).fit, problem.X, problem.Y)
 
 
 def inference_call(n_samples, n_labels, max_labels):
@@ -95,11 +86,11 @@ def many_labels(n_labels, repeats, context):
         space = CardinalitySpace(n_labels, 1, max_labels)
         error = largest_error(space, scores[:2])
         context.tell(f"K={n_labels}, M={max_labels}: error {error:.1e}")
-        calls = {"ours": timed(partial(space.expectations, scores, np.ones(len(scores)))), "few": timed(few)}
-        runs = interleaved(calls, repeats)
         case, factor = f"inference of {len(scores)} rows, K={n_labels:,}, M={max_labels:,}", 16 * max_labels / n_labels
-        linear = f"{factor:.0f} times M={n_labels // 16}"
+        ours, linear = (
+            partial(space.expectations, scores, np.ones(len(scores))),
+            f"{factor:.0f} times M={n_labels // 16}",
+        )
         least = floor(context.machine, scores.shape, max_labels)
-        medians = runs["ours"].median, linear, factor * runs["few"].median
-        yield compared(QUESTION, case, *medians, target=TARGET, floor=least)
+        yield raced(QUESTION, case, ours, linear, few, repeats, times=factor, target=TARGET, floor=least)
         yield compared(QUESTION, f"{case}: largest error", error, "what is allowed", ACCURATE, target=1.0, unit="abs")

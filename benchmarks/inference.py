@@ -5,13 +5,14 @@ Scores as in a fitted model (normal, deviation 2, so low that two labels are exp
 Ours uses all cores, as it does by default; expit has one. Checked against `reference` before it is timed.
 """
 
+from functools import partial
+
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
 from benchmarks import reference
-from benchmarks.table import compared
-from benchmarks.timing import interleaved, timed
+from benchmarks.table import raced
 from mlrh.spaces import CardinalitySpace
 
 QUESTION = "inference"
@@ -39,20 +40,12 @@ def line(size, max_labels, kind, repeats, context, *, target):
     scores, ones = scores_of(kind, size), np.ones(n_rows)
     space = CardinalitySpace(n_labels, 1, max_labels)
     error = largest_error(space, scores[:5])
-    calls = {"ours": timed(lambda: space.expectations(scores, ones)), "expit": timed(lambda: expit(scores))}
     context.tell(f"inference K={n_labels} M={max_labels} {kind}: error {error:.1e}")
-    runs = interleaved(calls, repeats)
-    return compared(
-        QUESTION,
-        f"{n_rows:,} rows, K={n_labels}, M={max_labels}, scores of a {kind} model".replace("a start", "a starting"),
-        runs["ours"].median,
-        "scipy.special.expit",
-        runs["expit"].median,
-        target=target,
-        floor=floor(context.machine, size, max_labels),
-        reached=error <= ACCURATE,
-        note="" if error <= ACCURATE else f"marginals off by {error:.1e}",
-    )
+    case = f"{n_rows:,} rows, K={n_labels}, M={max_labels}, scores of a {kind} model".replace("a start", "a starting")
+    functions = partial(space.expectations, scores, ones), "scipy.special.expit", partial(expit, scores)
+    note = "" if error <= ACCURATE else f"marginals off by {error:.1e}"
+    more = {"floor": floor(context.machine, size, max_labels), "reached": error <= ACCURATE, "note": note}
+    return raced(QUESTION, case, *functions, repeats, target=target, **more)
 
 
 def scores_of(kind, size, seed=0):

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -11,6 +10,8 @@ from pathlib import Path
 import numpy as np
 from joblib import cpu_count
 from threadpoolctl import threadpool_limits
+
+from benchmarks.timing import timed
 
 PACKAGES = ("mlrh", "numpy", "scipy", "scikit-learn", "numba")
 
@@ -62,24 +63,19 @@ def _cpu_name():
 
 
 def _bandwidth(n_threads, n_numbers):
-    """Bytes a second, read and written, of a copy by all cores; the best of five."""
+    """Bytes a second, read and written, of a copy by all cores; the best of six."""
     source, target = np.ones((n_threads, n_numbers)), np.zeros((n_threads, n_numbers))
     with ThreadPoolExecutor(n_threads) as pool:
         return 2 * source.nbytes / _best(lambda: list(pool.map(np.copyto, target, source)))
 
 
 def _gemm_rate(n_threads, n):
-    """Flops a second of products of square matrices in float64, one on each core; the best of five."""
+    """Flops a second of products of square matrices in float64, one on each core; the best of six."""
     matrices = [np.full((n, n), 1.0 / n) for _ in range(n_threads)]
     with ThreadPoolExecutor(n_threads) as pool, threadpool_limits(1, user_api="blas"):
         return n_threads * 2 * n**3 / _best(lambda: list(pool.map(np.matmul, matrices, matrices)))
 
 
 def _best(function):
-    function()
-    seconds = []
-    for _ in range(5):
-        begin = time.perf_counter()
-        function()
-        seconds.append(time.perf_counter() - begin)
-    return min(seconds)
+    """Least seconds of six calls; the first warms up."""
+    return min(timed(function)()[0] for _ in range(6))

@@ -11,7 +11,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from benchmarks.linear_fit import n_bytes_of
+from benchmarks.fits import n_bytes_of
 from benchmarks.problems import synthetic
 from benchmarks.table import compared
 

@@ -1,14 +1,13 @@
 """How long does predict_proba of one row take beside LogisticRegression's? A row at a time is how servers ask."""
 
-import warnings
+from functools import partial
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks import problems
-from benchmarks.table import compared
-from benchmarks.timing import interleaved, timed
+from benchmarks.table import raced
+from benchmarks.timing import quietly
 from mlrh import MLRHClassifier
 
 QUESTION = "one row"
@@ -30,16 +29,9 @@ def line(problem, repeats, context):
     """
     few = problems.prepared(problem.name, problem.X[:N_ROWS], problem.Y[:N_ROWS])
     classes = np.arange(len(few.Y)) % few.Y.shape[1]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        ours = MLRHClassifier(max_iter=3).fit(few.X, few.Y)
-        theirs = LogisticRegression(max_iter=3).fit(few.X, classes)
-    row = few.X[:1]
-    calls = {
-        "ours": timed(lambda: ours.predict_proba(row), calls=CALLS),
-        "theirs": timed(lambda: theirs.predict_proba(row), calls=CALLS),
-    }
+    ours = quietly(MLRHClassifier(max_iter=3).fit, few.X, few.Y)
+    theirs = quietly(LogisticRegression(max_iter=3).fit, few.X, classes)
     context.tell(f"one row of {problem}")
-    runs = interleaved(calls, repeats)
-    medians = runs["ours"].median, "LogisticRegression.predict_proba, K classes", runs["theirs"].median
-    return compared(QUESTION, f"predict_proba, {problem}", *medians, target=TARGET)
+    own, other = (partial(model.predict_proba, few.X[:1]) for model in (ours, theirs))
+    case, competitor = f"predict_proba, {problem}", "LogisticRegression.predict_proba, K classes"
+    return raced(QUESTION, case, own, competitor, other, repeats, calls=CALLS, target=TARGET)

@@ -15,25 +15,24 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import date
 from importlib import import_module
 from pathlib import Path
 
 from benchmarks import table
 from benchmarks.machine import Machine, measure
-from benchmarks.optimum import ENOUGH
 
 QUESTIONS = {
-    "linear fit": "linear_fit",
-    "RBF fit": "rbf_fit",
-    "inference": "inference",
-    "growth": "growth",
-    "memory": "memory",
-    "one row": "one_row",
-    "start": "startup",
-    "choice of C": "cross_validation",
-    "elastic net": "elastic_net",
+    "linear fit": "fits:measure_linear",
+    "RBF fit": "fits:measure_rbf",
+    "inference": "inference:measure",
+    "growth": "growth:measure",
+    "memory": "memory:measure",
+    "one row": "one_row:measure",
+    "start": "startup:measure",
+    "choice of C": "cross_validation:measure",
+    "elastic net": "elastic_net:measure",
 }
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 MEAN_TARGETS = {"linear fit": 1.0}
@@ -118,26 +117,13 @@ def lines(asked, repeats, context):
     """Yields the lines of the questions; a question that breaks yields a line that says so, and the others go on."""
     for question in asked:
         tell(f"== {question}")
-        yield from table.attempted(question, "all that is left of it", answer(question, repeats, context))
+        yield from table.attempted(question, "all that is left of it", answer, question, repeats, context)
 
 
 def answer(question, repeats, context):
-    """Yields the lines of a question; the script on the elastic net stands alone and gives dictionaries."""
-    module = import_module(f"benchmarks.{QUESTIONS[question]}")
-    if question != "elastic net":
-        yield from module.measure(repeats, context)
-    elif context.quick:
-        context.tell("left out: it has no small cases")
-    else:
-        yield from map(judged, module.measure(repeats))
-
-
-def judged(values):
-    """The line of a dictionary with gaps: ours must be small enough; where theirs isn't, their time is too short."""
-    line = table.from_dict(values)
-    missed = line.their_gap is not None and line.their_gap > ENOUGH
-    note = f"which misses the gap of {ENOUGH:g} and would take longer to reach it" if missed else ""
-    return replace(line, reached=line.gap is None or line.gap <= ENOUGH, note=note)
+    """Yields the lines of a question."""
+    module, function = QUESTIONS[question].split(":")
+    yield from getattr(import_module(f"benchmarks.{module}"), function)(repeats, context)
 
 
 def limit_blas(n_threads):

@@ -5,19 +5,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 
-HEADS = (
-    "question",
-    "case",
-    "ours",
-    "competitor",
-    "theirs",
-    "ratio",
-    "target",
-    "passes",
-    "gap",
-    "floor",
-    "ours / floor",
-)
+from benchmarks.timing import interleaved, timed
 
 
 @dataclass(frozen=True)
@@ -57,27 +45,29 @@ def compared(question, case, ours, competitor, theirs, *, target, **more) -> Lin
     return Line(question, case, ours, competitor, theirs, ours / theirs, target, **more)
 
 
+def raced(question, case, ours, competitor, theirs, repeats, *, times=1.0, calls=1, **more) -> Line:
+    """The line of two functions that take turns, so many calls in a turn; theirs counts with a multiple of its time."""
+    runs = interleaved({"ours": timed(ours, calls=calls), "theirs": timed(theirs, calls=calls)}, repeats)
+    return compared(question, case, runs["ours"].median, competitor, times * runs["theirs"].median, **more)
+
+
 def broken(question, case, reason) -> Line:
     """A line that says loudly that nothing was measured, and fails."""
     return Line(question, case, None, "", None, None, 0.0, reached=False, note=f"NOT MEASURED: {reason}")
 
 
-def attempted(question, case, lines: Iterable[Line]) -> Iterator[Line]:
-    """Yields the lines, and one that is broken where they end in an error, so that what comes after is measured."""
+def attempted(question, case, function, *arguments) -> Iterator[Line]:
+    """Yields the function's lines, and a broken one where it ends in an error, so that what comes after is measured."""
     try:
-        yield from lines
+        yield from function(*arguments)
     except Exception as error:
         traceback.print_exc()
         yield broken(question, case, f"{type(error).__name__}: {error}")
 
 
 def from_dict(values) -> Line:
-    """The line of a dictionary, as JSON holds it, or as a script with question, case, ours_s, ... returns it."""
-    names = {"ours_s": "ours", "competitor_s": "theirs", "ours_gap": "gap", "competitor_gap": "their_gap"}
-    values = {names.get(name, name): value for name, value in values.items()}
-    values.setdefault("competitor", "")
-    known = {field.name for field in fields(Line)}
-    return Line(**{name: value for name, value in values.items() if name in known})
+    """The line of a dictionary, as JSON holds it."""
+    return Line(**{field.name: values[field.name] for field in fields(Line)})
 
 
 def to_dict(line) -> dict:
@@ -98,24 +88,24 @@ def geometric_mean(lines: Iterable[Line], question, *, target) -> Line | None:
     return Line(question, case, mean, "fastest competitor", 1.0, mean, target, "", reached=not missing, note=note)
 
 
-def cells(line) -> tuple[str, ...]:
-    """What the table shows of a line, in the order of HEADS."""
-    gaps = " / ".join(f"{gap:.0e}" for gap in (line.gap, line.their_gap) if gap is not None)
-    above = f"{line.ours / line.floor:.1f}" if line.floor and line.ours else ""
-    verdict = {True: "yes", False: "NO", None: ""}[line.passes]
-    return (
-        line.question,
-        line.case,
-        amount(line.ours, line.unit),
-        "; ".join(filter(None, (line.competitor, line.note))),
-        amount(line.theirs, line.unit),
-        "" if line.ratio is None else f"{line.ratio:.2f}",
-        "" if line.target is None or line.ratio is None else f"{line.target:.2f}",
-        verdict,
-        gaps,
-        amount(line.floor, line.unit),
-        above,
-    )
+COLUMNS = {
+    "question": lambda line: line.question,
+    "case": lambda line: line.case,
+    "ours": lambda line: amount(line.ours, line.unit),
+    "competitor": lambda line: "; ".join(filter(None, (line.competitor, line.note))),
+    "theirs": lambda line: amount(line.theirs, line.unit),
+    "ratio": lambda line: "" if line.ratio is None else f"{line.ratio:.2f}",
+    "target": lambda line: "" if line.target is None or line.ratio is None else f"{line.target:.2f}",
+    "passes": lambda line: {True: "yes", False: "NO", None: ""}[line.passes],
+    "gap": lambda line: " / ".join(f"{gap:.0e}" for gap in (line.gap, line.their_gap) if gap is not None),
+    "floor": lambda line: amount(line.floor, line.unit),
+    "ours / floor": lambda line: f"{line.ours / line.floor:.1f}" if line.floor and line.ours else "",
+}
+
+
+def cells(line) -> list[str]:
+    """What the table shows of a line, in the order of COLUMNS."""
+    return [show_cell(line) for show_cell in COLUMNS.values()]
 
 
 def amount(value, unit) -> str:
@@ -130,7 +120,7 @@ def amount(value, unit) -> str:
 
 def markdown(lines) -> str:
     """The table in Markdown."""
-    rows = [HEADS, ("---",) * len(HEADS), *map(cells, lines)]
+    rows = [COLUMNS, ["---"] * len(COLUMNS), *map(cells, lines)]
     return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows)
 
 
@@ -138,7 +128,7 @@ def show(lines, console):
     """Print the table."""
     from rich.table import Table
 
-    table = Table(*HEADS)
+    table = Table(*COLUMNS)
     for line in lines:
         style = {True: "green", False: "red", None: None}[line.passes]
         table.add_row(*cells(line), style=style)

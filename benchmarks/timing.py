@@ -3,9 +3,12 @@
 import math
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from sklearn.exceptions import ConvergenceWarning
 
 SLOW = 20.0  # seconds of a call beyond which three turns must do
 SLOW_REPEATS = 3
@@ -62,3 +65,16 @@ def _wanted(turn, repeats):
         return min(repeats, SLOW_REPEATS)
     filling = math.ceil(ENOUGH / max(sum(turn.values()), 1e-9))
     return max(repeats, min(filling, MAX_REPEATS)) if repeats >= 5 else repeats
+
+
+def turns(runs, repeats) -> str:
+    """A few words on fewer turns than were asked for."""
+    return f"{len(runs.seconds)} turns, since a run takes over {SLOW:.0f} s" if len(runs.seconds) < repeats else ""
+
+
+def quietly(function, *arguments):
+    """The function's result, without warnings of fits that end early or have more than one optimum."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", "The training rows don't determine the model", UserWarning)
+        return function(*arguments)

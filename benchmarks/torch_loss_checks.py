@@ -69,44 +69,48 @@ def cases():
 
 
 def check(name, scores, min_labels, max_labels, *, both):
-    """Errors of one case, dense targets or both kinds; memory is poisoned first, so that a gap would show."""
-    log_weights = torch.zeros(max_labels + 1, device="cuda")
-    log_weights[:min_labels] = -math.inf
+    """Errors of one case, dense targets or both kinds."""
+    log_weights = weights_of(min_labels, max_labels)
     dense, listed = draw_targets(*scores.shape, max_labels, min_labels)
-    expected, marginals = reference(scores, log_weights)
-    expected = expected - (dense * scores.double()).sum(1)
-    row = {"case": name, "loss": 0.0, "marginals": 0.0}
-    for targets in (dense.to(scores.dtype), listed)[: 1 + both]:
-        torch.full((4, *scores.shape), math.nan, device="cuda")
-        indices = targets is listed
-        loss, grad = twice(name, scores, targets, log_weights, min_labels, indices)
-        exact = (marginals - dense).to(scores.dtype).double() if scores.dtype.itemsize < 4 else marginals - dense
-        row["loss"] = max(row["loss"], ((loss - expected).abs() / (1 + expected.abs())).max().item())
-        gap = (grad.double() - exact).abs()
-        if scores.dtype.itemsize < 4:  # one unit in the last place of the result
-            gap = (gap - exact.abs() * torch.finfo(scores.dtype).eps).clamp(min=0)
-        row["marginals"] = max(row["marginals"], gap.max().item())
-    return reported(row, 1e-10 if scores.dtype == torch.float64 else 2e-6)
+    log_partition, marginals = reference(scores, log_weights)
+    expected, exact = log_partition - (dense * scores.double()).sum(1), marginals - dense
+    if scores.dtype.itemsize < 4:
+        exact = exact.to(scores.dtype).double()
+    kinds = [(dense.to(scores.dtype), False), (listed, True)][: 1 + both]
+    return errors(name, scores, kinds, log_weights, min_labels, expected, exact)
 
 
 def check_partial(name, scores, min_labels, max_labels):
     """Errors with NaN for a third of the targets, but in the first row for all and in the last for none."""
-    log_weights = torch.zeros(max_labels + 1, device="cuda")
-    log_weights[:min_labels] = -math.inf
+    log_weights = weights_of(min_labels, max_labels)
     dense, _ = draw_targets(*scores.shape, max_labels, min_labels)
     hidden = torch.rand(scores.shape, device="cuda") < 1 / 3
     hidden[0], hidden[-1] = True, False
     targets = dense.masked_fill(hidden, math.nan).to(scores.dtype)
     log_partition, marginals = reference(scores, log_weights)
     agreeing, of_agreeing = reference_of_known(scores, targets, log_weights)
-    torch.full((4, *scores.shape), math.nan, device="cuda")
-    loss, grad = twice(name, scores, targets, log_weights, min_labels, False)
-    expected, exact = log_partition - agreeing, marginals - of_agreeing
-    row = {"case": name, "loss": ((loss - expected).abs() / (1 + expected.abs())).max().item()}
-    gap = (grad.double() - exact).abs()
-    if scores.dtype.itemsize < 4:
-        gap = (gap - exact.abs() * torch.finfo(scores.dtype).eps).clamp(min=0)
-    return reported(row | {"marginals": gap.max().item()}, 1e-10 if scores.dtype == torch.float64 else 2e-6)
+    exact = log_partition - agreeing, marginals - of_agreeing
+    return errors(name, scores, [(targets, False)], log_weights, min_labels, *exact)
+
+
+def weights_of(min_labels, max_labels):
+    log_weights = torch.zeros(max_labels + 1, device="cuda")
+    log_weights[:min_labels] = -math.inf
+    return log_weights
+
+
+def errors(name, scores, kinds, log_weights, min_labels, expected, exact):
+    """The row of a case for all kinds of targets; memory is poisoned first, so that a gap would show."""
+    row = {"case": name, "loss": 0.0, "marginals": 0.0}
+    for targets, indices in kinds:
+        torch.full((4, *scores.shape), math.nan, device="cuda")
+        loss, grad = twice(name, scores, targets, log_weights, min_labels, indices)
+        row["loss"] = max(row["loss"], ((loss - expected).abs() / (1 + expected.abs())).max().item())
+        gap = (grad.double() - exact).abs()
+        if scores.dtype.itemsize < 4:  # one unit in the last place of the result
+            gap = (gap - exact.abs() * torch.finfo(scores.dtype).eps).clamp(min=0)
+        row["marginals"] = max(row["marginals"], gap.max().item())
+    return reported(row, 1e-10 if scores.dtype == torch.float64 else 2e-6)
 
 
 def check_public(name, reduction):

@@ -4,6 +4,8 @@ import json
 import stat
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,17 +20,18 @@ from sklearn.svm import SVC
 
 from benchmarks import (
     cross_validation,
+    elastic_net,
+    fits,
     growth,
     inference,
     ladders,
-    linear_fit,
     machine,
     memory,
     one_row,
     optimum,
     problems,
-    rbf_fit,
     reference,
+    run,
     startup,
     table,
     timing,
@@ -37,6 +40,7 @@ from benchmarks.adapters import libmultilabel, ours, scikit_learn, support_vecto
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.spaces import CardinalitySpace
 
+ROOT = Path(__file__).parents[1]
 MACHINE = machine.Machine("a machine", 2, 1, bandwidth=1e10, gemm_rate=1e11, load=0.0, versions={})
 CONTEXT = SimpleNamespace(machine=MACHINE, quick=True, tell=lambda message: None)
 
@@ -277,7 +281,7 @@ def test_libmultilabel_runs_in_its_own_process_and_is_judged_by_its_weights(prob
 @pytest.mark.usefixtures("without_libmultilabel")
 def test_a_missing_environment_is_said_loudly_and_the_rest_is_measured(problem, monkeypatch):
     monkeypatch.setattr(scikit_learn, "VARIANTS", ("OneVsRest",))
-    missing, line = linear_fit.lines(problem, 2, CONTEXT)
+    missing, line = fits.linear_lines(problem, 2, CONTEXT)
     assert missing.note.startswith("NOT MEASURED: LibMultiLabel has no environment") and missing.passes is False
     assert "python -m benchmarks.adapters.libmultilabel" in missing.note
     assert line.ratio == pytest.approx(line.ours / line.theirs)
@@ -315,16 +319,13 @@ def test_a_set_that_fails_leaves_the_others(monkeypatch, capsys):
         raise ValueError(f"{name} is not here")
 
     monkeypatch.setattr(problems, "public", public)
-    notes = [line.note for line in linear_fit.measure(1, CONTEXT)]
-    assert notes == [f"NOT MEASURED: ValueError: {name} is not here" for name in linear_fit.QUICK_SETS]
+    notes = [line.note for line in fits.measure_linear(1, CONTEXT)]
+    assert notes == [f"NOT MEASURED: ValueError: {name} is not here" for name in fits.QUICK_SETS]
 
 
-def test_a_line_comes_back_from_json_and_from_a_script_that_gives_dictionaries():
+def test_a_line_comes_back_from_json_and_is_shown_in_markdown():
     line = table.compared("growth", "a", 0.1, "them", 0.3, target=1.0, gap=1e-5, floor=0.05, note="a | b")
     assert table.from_dict(json.loads(json.dumps(table.to_dict(line)))) == line
-    given = {"question": "q", "case": "c", "ours_s": 1.0, "competitor_s": 4.0, "ratio": 0.25, "target": 2.0}
-    read = table.from_dict(given)
-    assert (read.ours, read.theirs, read.passes) == (1.0, 4.0, True)
     assert table.markdown([line]).splitlines()[-1] == (
         "| growth | a | 100 ms | them; a / b | 300 ms | 0.33 | 1.00 | yes | 1e-05 | 50 ms | 2.0 |"
     )
@@ -435,7 +436,7 @@ def test_what_an_import_adds_is_the_median_of_the_differences_within_a_turn():
 
 def test_an_rbf_fit_is_held_against_support_vector_machines(problem, monkeypatch):
     monkeypatch.setattr(support_vectors, "VARIANTS", ("MultiOutput",) * 3)
-    line = rbf_fit.line(problem, 1, CONTEXT)
+    line = fits.rbf_line(problem, 1, CONTEXT)
     assert 0 <= line.gap <= 1e-4 and -1e-12 <= line.their_gap <= 1e-4 and "SVC" in line.competitor
     assert line.floor == pytest.approx((120**2 * 6 + 120**3 / 3) / 1e11)
 
@@ -463,3 +464,97 @@ def test_the_floor_is_the_longer_of_moving_and_computing():
     assert MACHINE.floor(n_bytes=1e9, flops=1e12) == 10.0
     measured = machine.measure(1, quick=True)
     assert measured.bandwidth > 1e8 and measured.gemm_rate > 1e8 and measured.name
+
+
+# One run of all questions: what breaks or is interrupted leaves the rest, and the page comes from what was kept.
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """run.main with the questions' answers replaced by given ones, on a machine that needs no measuring."""
+    answers = {}
+    monkeypatch.setattr(run, "limit_blas", lambda n_threads: None)
+    monkeypatch.setattr(run, "measure", lambda blas_threads, quick: MACHINE)
+    monkeypatch.setattr(run, "answer", lambda question, repeats, context: answers[question]())
+    return answers
+
+
+def fine(question, ratio=0.5):
+    return lambda: iter([table.compared(question, "a case", ratio, "them", 1.0, target=1.0)])
+
+
+def test_one_question_that_breaks_leaves_the_others(asked, tmp_path, capsys):
+    asked.update({question: fine(question) for question in run.QUESTIONS})
+
+    def fails():
+        yield table.compared("growth", "first", 0.5, "them", 1.0, target=1.0)
+        raise RuntimeError("no more")
+
+    asked["growth"] = fails
+    assert run.main(["--output", str(tmp_path / "a" / "b.json")]) == 1
+    record = json.loads((tmp_path / "a" / "b.json").read_text())
+    assert [line["question"] for line in record["lines"]].count("growth") == 2
+    assert {line["question"] for line in record["lines"]} == set(run.QUESTIONS)
+    assert [own["machine"]["name"] for own in record["runs"]] == ["a machine"]
+    assert "NOT MEASURED: RuntimeError: no more" in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_interrupted_run_keeps_what_was_measured(asked, tmp_path, capsys):
+    def interrupted():
+        yield table.compared("inference", "first", 0.5, "them", 1.0, target=1.0)
+        raise KeyboardInterrupt
+
+    asked.update({"linear fit": fine("linear fit"), "inference": interrupted})
+    options = ["--only", "linear fit", "--only", "inference", "--output", str(tmp_path / "b.json")]
+    assert run.main(options) == 130
+    assert [line["case"] for line in json.loads((tmp_path / "b.json").read_text())["lines"]] == ["a case", "first"]
+    assert "geometric mean of 1 cases" in capsys.readouterr().out
+
+
+def test_a_question_asked_anew_replaces_its_lines_in_what_was_read(asked, tmp_path, capsys):
+    asked.update({"growth": fine("growth", 0.9), "one row": fine("one row", 0.4)})
+    path, page = tmp_path / "b.json", tmp_path / "page.md"
+    assert run.main(["--only", "growth", "--only", "one row", "--output", str(path)]) == 0
+    asked["growth"] = fine("growth", 0.25)
+    page.write_text(f"before\n{run.BEGIN}\nold\n{run.END}\nafter\n")
+    assert run.main(["--read", str(path), "--only", "growth", "--output", str(path), "--write", str(page)]) == 0
+    ratios = {line["question"]: line["ratio"] for line in json.loads(path.read_text())["lines"]}
+    assert ratios == {"growth": 0.25, "one row": 0.4}
+    assert [own["questions"] for own in json.loads(path.read_text())["runs"]] == [["one row"], ["growth"]]
+    text = page.read_text()
+    assert text.startswith(f"before\n{run.BEGIN}\nMeasured ") and text.endswith(f"{run.END}\nafter\n")
+    assert "old" not in text and "a machine, 2 cores, copies 10.0 GB/s" in text and "| 0.25 | 1.00 | yes |" in text
+    asked.clear()
+    assert run.main(["--read", str(path), "--write", str(page)]) == 0  # asks nothing
+    assert page.read_text() == text
+
+
+def test_the_page_holds_the_marks_and_a_measured_table():
+    text = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    measured = text.partition(run.BEGIN)[2].partition(run.END)[0]
+    assert "| " + " | ".join(table.COLUMNS) + " |" in measured and "Measured " in measured
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("--write", "must be a page with the marks"), ("--read", "must name the JSON file of an earlier run")],
+)
+def test_a_page_without_marks_or_an_earlier_run_that_is_not_there_is_said_before_anything_is_measured(
+    option, message, tmp_path, capsys
+):
+    with pytest.raises(SystemExit):
+        run.main([option, str(tmp_path / "nothing")])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("gap", "their_gap", "passes"), [(1e-5, 9e-5, True), (1e-3, 9e-5, False), (1e-6, 2e-4, True)])
+def test_an_elastic_net_is_held_to_the_gap_and_a_competitor_that_misses_it_is_named(gap, their_gap, passes):
+    line = elastic_net.judged("c", 1.0, 4.0, 0.1, gap=gap, their_gap=their_gap)
+    assert (line.passes, line.ours, line.theirs, line.gap, line.their_gap) == (passes, 1.0, 4.0, gap, their_gap)
+    assert ("misses the gap of 0.0001" in line.note) == (their_gap > 1e-4)
+
+
+def test_every_question_has_a_function_that_measures_it():
+    for name in run.QUESTIONS.values():
+        module, function = name.split(":")
+        assert callable(getattr(import_module(f"benchmarks.{module}"), function))

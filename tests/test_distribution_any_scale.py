@@ -156,11 +156,23 @@ def mean_metric(enumeration, name, y):
     return enumeration.mean(values[name])
 
 
-@given(asked())
+@given(asked(), st.data())
 @many
-def test_what_is_known_of_a_set_is_as_probable_as_the_set_over_the_rest(case):
+def test_what_is_known_of_a_set_is_as_probable_as_the_set_over_the_rest(case, data):
     d, expected, scale = case
     y = expected.sets[:1]
-    known = np.where(np.arange(y.shape[1]) % 2 == 0, y, np.nan)
+    known = np.where(data.draw(st.lists(st.booleans(), min_size=y.size, max_size=y.size)), y, np.nan)
     total = d.log_prob_of_known(known) + d.condition(known).log_prob(y)
-    assert total[0] == pytest.approx(d.log_prob(y)[0], rel=1e-12, abs=1e-11 * scale)
+    np.testing.assert_allclose(total, d.log_prob(y), rtol=0, atol=1e-12 * scale)
+
+
+@given(asked(), st.integers(0, 2**31))
+@many
+def test_conditioning_twice_equals_conditioning_once(case, seed):
+    d, expected, scale = case
+    hidden = np.random.default_rng(seed).random((2, *expected.sets[:1].shape)) < 0.5
+    known = np.where(hidden[0], np.nan, expected.sets[:1])
+    first = np.where(hidden[1], np.nan, known)
+    np.testing.assert_array_equal(d.condition(first).condition(known).marginals(), d.condition(known).marginals())
+    total = d.log_prob_of_known(first) + d.condition(first).log_prob_of_known(known)
+    np.testing.assert_allclose(total, d.log_prob_of_known(known), rtol=0, atol=1e-12 * scale)

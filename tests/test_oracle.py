@@ -19,72 +19,67 @@ def by_name(cases):
     return pytest.mark.parametrize("case", cases, ids=[case["name"] for case in cases])
 
 
+EVERY = CARDINALITY + OBSERVED
+every_case = by_name(EVERY)
 every_cardinality_case = by_name(CARDINALITY)
-every_listed_case = by_name([case for case in CARDINALITY if "sets" in case])
-every_observed_case = by_name(OBSERVED)
+with_listed_sets = by_name([case for case in EVERY if "sets" in case])
+with_pairs = by_name([case for case in CARDINALITY if "pair_marginals" in case])
+with_known_labels = by_name([case for case in CARDINALITY if "conditioned" in case])
 
 
-@every_cardinality_case
-def test_cardinality_log_partition_equals_the_oracle(case):
-    assert distribution(case).log_partition()[0] == pytest.approx(
-        case["log_partition"], rel=0, abs=log_partition_tolerance(case)
-    )
+@every_case
+def test_log_partition_equals_the_oracle(case):
+    for log_partition in (distribution(case).log_partition()[0], *scaled_expectations(case)[:1]):
+        assert log_partition == pytest.approx(case["log_partition"], rel=0, abs=log_partition_tolerance(case))
 
 
-@every_cardinality_case
-def test_cardinality_marginals_equal_the_oracle(case):
-    np.testing.assert_allclose(distribution(case).marginals()[0], case["marginals"], rtol=0, atol=ABSOLUTE)
+@every_case
+def test_marginals_equal_the_oracle(case):
+    for marginals in (distribution(case).marginals()[0], *scaled_expectations(case)[1:2]):
+        np.testing.assert_allclose(marginals, case["marginals"], rtol=0, atol=ABSOLUTE)
 
 
-@every_cardinality_case
-def test_cardinality_pmf_equals_the_oracle(case):
-    np.testing.assert_allclose(distribution(case).cardinality_pmf()[0], case["cardinality_pmf"], rtol=0, atol=ABSOLUTE)
+@every_case
+def test_pmf_equals_the_oracle(case):
+    expected = case.get("cardinality_pmf")
+    if expected is None:
+        sizes = np.sum(case["sets"], axis=1)
+        expected = np.bincount(sizes, weights=np.exp(case["log_probs"]), minlength=len(case["scores"]) + 1)
+    for pmf in (distribution(case).cardinality_pmf()[0], *scaled_expectations(case)[2:]):
+        np.testing.assert_allclose(pmf, expected[: len(pmf)], rtol=0, atol=ABSOLUTE)
 
 
-@by_name([case for case in CARDINALITY if case["mode_is_unique"]])
-def test_cardinality_mode_equals_the_oracle_where_it_is_unique(case):
+@by_name([case for case in EVERY if case["mode_is_unique"]])
+def test_mode_equals_the_oracle_where_it_is_unique(case):
     assert distribution(case).mode()[0].tolist() == case["mode"]
 
 
 @every_cardinality_case
-def test_cardinality_mode_has_the_log_prob_of_the_oracle(case):
+def test_mode_has_the_log_prob_of_the_oracle(case):
     d = distribution(case)
     (tolerance,) = log_prob_tolerances(case, [case["mode"]])
     assert d.log_prob(d.mode())[0] == pytest.approx(case["mode_log_prob"], rel=0, abs=tolerance)
 
 
-@every_listed_case
-def test_cardinality_log_prob_of_every_set_equals_the_oracle(case):
-    error = np.abs(log_probs_of_listed_sets(case) - case["log_probs"])
-    assert (error <= log_prob_tolerances(case, case["sets"])).all()
+@with_listed_sets
+def test_log_prob_of_every_set_equals_the_oracle_and_is_never_above_0(case):
+    listed = distribution(case, repeats=len(case["sets"])).log_prob(case["sets"])
+    for log_probs in (listed, *scaled_log_probs(case)):
+        assert (np.abs(log_probs - case["log_probs"]) <= log_prob_tolerances(case, case["sets"])).all()
+        assert log_probs.max() <= 0
 
 
-@every_listed_case
-def test_cardinality_log_prob_is_never_above_0(case):
-    assert log_probs_of_listed_sets(case).max() <= 0
-
-
-@every_listed_case
-def test_cardinality_top_sets_of_the_whole_space_are_the_listed_sets(case):
-    sets, _ = distribution(case).top_sets(len(case["sets"]))
+@with_listed_sets
+def test_top_sets_of_the_whole_space_are_the_listed_sets_by_falling_log_prob(case):
+    sets, log_probs = distribution(case).top_sets(len(case["sets"]))
     assert sorted(sets[0].tolist()) == sorted(case["sets"])
-
-
-@every_listed_case
-def test_cardinality_top_sets_carry_the_sorted_log_probs(case):
-    _, log_probs = distribution(case).top_sets(len(case["sets"]))
+    assert (np.diff(log_probs[0]) <= 0).all()
     tolerance = log_prob_tolerances(case, case["sets"]).max()
     np.testing.assert_allclose(log_probs[0], sorted(case["log_probs"], reverse=True), rtol=0, atol=tolerance)
 
 
-@every_listed_case
-def test_cardinality_top_sets_fall_in_log_prob(case):
-    _, log_probs = distribution(case).top_sets(len(case["sets"]))
-    assert (np.diff(log_probs[0]) <= 0).all()
-
-
-@every_listed_case
-def test_cardinality_curvature_along_each_label_equals_the_oracle_covariance(case):
+@with_pairs
+def test_curvature_along_each_label_equals_the_oracle_covariance(case):
     n_labels, space = len(case["scores"]), space_of(case)
     rows = np.tile(case["scores"], (n_labels, 1))
     covariance, _ = space.curvature(rows, np.eye(n_labels), np.zeros(space.n_biases), np.ones(n_labels))
@@ -92,91 +87,39 @@ def test_cardinality_curvature_along_each_label_equals_the_oracle_covariance(cas
     np.testing.assert_allclose(covariance, expected, rtol=0, atol=ABSOLUTE)
 
 
-@every_cardinality_case
-def test_scaled_log_partition_equals_the_oracle(case):
-    log_partition, _, _ = scaled_expectations(case)
-    assert log_partition == pytest.approx(case["log_partition"], rel=0, abs=log_partition_tolerance(case))
+@with_pairs
+def test_entropy_equals_the_oracle(case):
+    for entropy in (distribution(case).entropy()[0], scaled_answer(wide_range.entropy, case, ())):
+        # Below 1e-50 the oracle's own digits are not enough for the term of the nearly certain set.
+        assert entropy == pytest.approx(case["entropy"], rel=1e-10, abs=1e-50)
 
 
-@every_cardinality_case
-def test_scaled_marginals_equal_the_oracle(case):
-    _, marginals, _ = scaled_expectations(case)
-    np.testing.assert_allclose(marginals, case["marginals"], rtol=0, atol=ABSOLUTE)
+@with_pairs
+def test_joint_marginals_equal_the_oracle(case):
+    scaled = scaled_answer(wide_range.joint_marginals, case, 2 * (len(case["scores"]),))
+    for joint in (distribution(case).joint_marginals()[0], scaled):
+        np.testing.assert_allclose(joint, case["pair_marginals"], rtol=0, atol=ABSOLUTE)
 
 
-@every_cardinality_case
-def test_scaled_pmf_equals_the_oracle(case):
-    _, _, pmf = scaled_expectations(case)
-    np.testing.assert_allclose(pmf, case["cardinality_pmf"][: len(pmf)], rtol=0, atol=ABSOLUTE)
+@with_pairs
+def test_any_of_two_labels_is_what_their_joint_marginals_say(case):
+    group, pairs = np.arange(len(case["scores"])) < 2, np.array(case["pair_marginals"])
+    expected = np.diag(pairs)[:2].sum() - (pairs[0, 1] if len(pairs) > 1 else 0)
+    for any_of in (distribution(case).any_of(group)[0], scaled_answer(wide_range.any_of, case, (), group[None])):
+        assert any_of == pytest.approx(expected, rel=0, abs=ABSOLUTE)
 
 
-@every_listed_case
-def test_scaled_log_prob_of_every_set_equals_the_oracle(case):
-    error = np.abs(scaled_log_probs(case) - case["log_probs"])
-    assert (error <= log_prob_tolerances(case, case["sets"])).all()
+@with_known_labels
+def test_answers_given_known_labels_equal_the_oracle(case):
+    d, given = distribution(case), case["conditioned"]
+    known = np.array([given["known"]], float)
+    np.testing.assert_allclose(d.condition(known).marginals()[0], given["marginals"], rtol=0, atol=ABSOLUTE)
+    assert d.log_prob_of_known(known)[0] == pytest.approx(given["log_prob_of_known"], rel=1e-12, abs=1e-12)
 
 
-@every_listed_case
-def test_scaled_log_prob_is_never_above_0(case):
-    assert scaled_log_probs(case).max() <= 0
-
-
-@by_name([case for case in CARDINALITY if case["size_bias"] is None])
-def test_a_tilt_is_enough_for_every_row_without_size_bias(case):
-    assert not is_beyond_tilts(case)
-
-
-@by_name([case for case in CARDINALITY if case["name"] == "convex-bias"])
-def test_the_convex_bias_is_left_to_the_scaled_recurrence(case):
-    assert is_beyond_tilts(case)
-
-
-@every_observed_case
-def test_observed_log_partition_equals_the_oracle(case):
-    assert distribution(case).log_partition()[0] == pytest.approx(
-        case["log_partition"], rel=0, abs=log_partition_tolerance(case)
-    )
-
-
-@every_observed_case
-def test_observed_marginals_equal_the_oracle(case):
-    np.testing.assert_allclose(distribution(case).marginals()[0], case["marginals"], rtol=0, atol=ABSOLUTE)
-
-
-@every_observed_case
-def test_observed_pmf_equals_the_oracle_probabilities_added_by_size(case):
-    sizes = np.sum(case["sets"], axis=1)
-    expected = np.bincount(sizes, weights=np.exp(case["log_probs"]), minlength=len(case["scores"]) + 1)
-    np.testing.assert_allclose(distribution(case).cardinality_pmf()[0], expected, rtol=0, atol=ABSOLUTE)
-
-
-@by_name([case for case in OBSERVED if case["mode_is_unique"]])
-def test_observed_mode_equals_the_oracle_where_it_is_unique(case):
-    assert distribution(case).mode()[0].tolist() == case["mode"]
-
-
-@every_observed_case
-def test_observed_log_prob_of_every_set_equals_the_oracle(case):
-    error = np.abs(log_probs_of_listed_sets(case) - case["log_probs"])
-    assert (error <= log_prob_tolerances(case, case["sets"])).all()
-
-
-@every_observed_case
-def test_observed_log_prob_is_never_above_0(case):
-    assert log_probs_of_listed_sets(case).max() <= 0
-
-
-@every_observed_case
-def test_observed_top_sets_carry_the_sorted_log_probs(case):
-    _, log_probs = distribution(case).top_sets(len(case["sets"]))
-    tolerance = log_prob_tolerances(case, case["sets"]).max()
-    np.testing.assert_allclose(log_probs[0], sorted(case["log_probs"], reverse=True), rtol=0, atol=tolerance)
-
-
-@every_observed_case
-def test_observed_top_sets_of_the_whole_space_are_the_listed_sets(case):
-    sets, _ = distribution(case).top_sets(len(case["sets"]))
-    assert sorted(sets[0].tolist()) == sorted(case["sets"])
+@by_name([case for case in CARDINALITY if case["size_bias"] is None or case["name"] == "convex-bias"])
+def test_a_tilt_is_enough_for_every_row_without_size_bias_and_not_for_the_convex_one(case):
+    assert is_beyond_tilts(case) == (case["name"] == "convex-bias")
 
 
 def distribution(case, repeats=1):
@@ -190,12 +133,10 @@ def space_of(case):
     return CardinalitySpace(len(case["scores"]), case["min_labels"], case["max_labels"], case["size_bias"])
 
 
-def log_probs_of_listed_sets(case):
-    return distribution(case, repeats=len(case["sets"])).log_prob(case["sets"])
-
-
 def scaled_expectations(case):
-    """Log-partition, marginals and pmf of the row by the kernels of `scaled` alone."""
+    """Log-partition, marginals and pmf by the kernels without a limit of range alone; none of listed sets."""
+    if "set_bias" in case:
+        return ()
     scores, bias = kernel_inputs(case)
     log_partition, marginals, pmf = np.empty(1), np.empty_like(scores), np.empty((1, len(bias)))
     wide_range.expectations(scores, bias, np.ones(1, bool), log_partition, marginals, pmf)
@@ -203,10 +144,15 @@ def scaled_expectations(case):
 
 
 def scaled_log_probs(case):
-    scores, bias = kernel_inputs(case)
-    log_probs = np.empty((1, len(case["sets"])))
-    wide_range.log_prob(scores, bias, np.array([case["sets"]], np.int8), np.ones(1, bool), log_probs)
-    return log_probs[0]
+    sets = np.array([case["sets"]], np.int8)
+    return () if "set_bias" in case else (scaled_answer(wide_range.log_prob, case, sets.shape[1:2], sets),)
+
+
+def scaled_answer(kernel, case, shape, *inputs):
+    """The answer of a kernel without a limit of range alone."""
+    result = np.empty((1, *shape))
+    kernel(*kernel_inputs(case), *inputs, np.ones(1, bool), result)
+    return result[0]
 
 
 def is_beyond_tilts(case):

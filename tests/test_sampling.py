@@ -19,7 +19,6 @@ CASES = {
     "observed": (ObservedSpace(SETS, SET_BIAS), reference.enumerate_sets(SCORES, SETS, SET_BIAS)),
 }
 every_case = pytest.mark.parametrize(("space", "enumeration"), CASES.values(), ids=CASES.keys())
-BEYOND_TILTS = CardinalitySpace(3, 0, 3, [1000.0, 0.0, 0.0, 1000.0]).distribution([[1000.0, 0.0, -1000.0]])
 
 
 def counts_of(sets, samples):
@@ -36,29 +35,9 @@ def test_every_set_is_drawn_as_often_as_its_probability_says(space, enumeration)
 
 
 @every_case
-def test_sample_means_are_within_five_sigma_of_the_marginals(space, enumeration):
-    samples = space.distribution([SCORES]).sample(N, random_state=1)[0]
-    marginals = enumeration.marginals()
-    assert (np.abs(samples.mean(axis=0) - marginals) < 5 * np.sqrt(marginals * (1 - marginals) / N) + 1e-12).all()
-
-
-@every_case
-def test_sample_sizes_are_within_five_sigma_of_the_cardinality_pmf(space, enumeration):
-    samples = space.distribution([SCORES]).sample(N, random_state=2)[0]
-    pmf = enumeration.cardinality_pmf()
-    frequencies = np.bincount(samples.sum(axis=1), minlength=5) / N
-    assert (np.abs(frequencies - pmf) < 5 * np.sqrt(pmf * (1 - pmf) / N) + 1e-12).all()
-
-
-@every_case
-def test_the_same_random_state_draws_the_same_sets(space, enumeration):
+def test_the_same_random_state_draws_the_same_sets_and_another_draws_others(space, enumeration):
     d = space.distribution(np.tile(SCORES, (3, 1)))
     np.testing.assert_array_equal(d.sample(50, random_state=7), d.sample(50, random_state=7))
-
-
-@every_case
-def test_another_random_state_draws_other_sets(space, enumeration):
-    d = space.distribution(np.tile(SCORES, (3, 1)))
     assert (d.sample(50, random_state=7) != d.sample(50, random_state=8)).any()
 
 
@@ -77,12 +56,6 @@ def test_rows_of_different_scores_have_marginals_of_their_own():
     assert (np.abs(samples.mean(axis=1) - expected) < 5 * np.sqrt(expected * (1 - expected) / N)).all()
 
 
-def test_a_row_that_defeats_every_tilt_draws_its_four_sets_equally_often():
-    four_sets = np.array([[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]])
-    counts = counts_of(four_sets, BEYOND_TILTS.sample(N, random_state=0)[0])
-    assert stats.chisquare(counts).pvalue > 1e-4
-
-
 def test_scaled_draws_have_the_set_frequencies_of_the_enumeration():
     scores, size_bias = np.array([1000.0, 0.4, -0.3, -1000.0]), [1000.0, 0.0, 0.5, 0.0, 1000.0]
     enumeration = reference.enumerate_sizes(scores, 0, 4, size_bias)
@@ -90,12 +63,6 @@ def test_scaled_draws_have_the_set_frequencies_of_the_enumeration():
     samples = CardinalitySpace(4, 0, 4, size_bias).distribution([scores]).sample(N, random_state=5)[0]
     expected = N * np.exp(enumeration.log_probs()[likely])
     assert stats.chisquare(counts_of(enumeration.sets[likely], samples), expected).pvalue > 1e-4
-
-
-@pytest.mark.parametrize("scores", [[1e5, 1e5, 1e5, 1e5], [-1e5, -1e5, -1e5, -1e5], [1e5, -1e5, 0.0, 500.3]])
-def test_scores_of_1e5_draw_only_sets_of_admissible_size(scores):
-    samples = CardinalitySpace(4, 1, 2).distribution([scores]).sample(1000, random_state=0)[0]
-    assert set(samples.sum(axis=1)) <= {1, 2}
 
 
 def test_400_labels_are_drawn_with_sizes_within_five_sigma_of_the_pmf():

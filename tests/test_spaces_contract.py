@@ -167,7 +167,7 @@ def test_samples_are_possible_and_as_frequent_as_probable(asked):
 
 @every_space
 @pytest.mark.parametrize("metric", ["exact_match", "hamming", "f1", "jaccard"])
-def test_expected_metrics_and_decisions_are_those_of_the_enumeration(asked, metric):
+def test_expected_metrics_and_decisions_are_those_of_the_enumeration(asked, name, metric):
     d, sets, _, probs = asked
     functions = {
         "exact_match": lambda a, b: (a == b).all(),
@@ -182,7 +182,7 @@ def test_expected_metrics_and_decisions_are_those_of_the_enumeration(asked, metr
         np.testing.assert_allclose(d.expected(metric, answers), values[:, place], rtol=1e-9, atol=1e-12)
     answers = decisions.best(d, metric)
     reached = d.expected(metric, answers)
-    if metric != "jaccard":  # in listed sets that one is the best of candidates
+    if metric != "jaccard" or name not in ("observed", "written here"):  # there it is the best of candidates
         np.testing.assert_allclose(reached, values.max(axis=1), rtol=1e-9)
     within = decisions.best(d, metric, min_labels=2, max_labels=3)
     assert ((within.sum(axis=1) >= 2) & (within.sum(axis=1) <= 3)).all()
@@ -197,10 +197,11 @@ def test_expected_metrics_and_decisions_are_those_of_the_enumeration(asked, metr
 def test_the_likeliest_labels_are_those_of_the_highest_marginals(asked):
     d, *_ = asked
     marginals = d.marginals()
-    chosen = decisions.top(d, 2)
-    assert (chosen.sum(axis=1) == 2).all()
-    lowest_in = np.where(chosen == 1, marginals, 2).min(axis=1)
-    assert (lowest_in >= np.where(chosen == 0, marginals, -1).max(axis=1) - 1e-12).all()
+    for k in range(N_LABELS + 1):
+        chosen = decisions.top(d, k)
+        assert (chosen.sum(axis=1) == k).all()
+        lowest_in = np.where(chosen == 1, marginals, 2).min(axis=1)
+        assert (lowest_in >= np.where(chosen == 0, marginals, -1).max(axis=1) - 1e-12).all()
 
 
 @every_space
@@ -240,7 +241,7 @@ def test_biases_and_scores_have_the_derivatives_that_expectations_say(name):
         lambda t: total(SCORES + t * direction, space.bias + t * bias_direction if space.n_biases else space.bias)
     )
     expected = weights @ (marginals * direction).sum(axis=1) + (in_bias @ bias_direction if space.n_biases else 0.0)
-    assert slope == pytest.approx(expected, rel=1e-7)
+    assert slope == pytest.approx(expected, rel=0, abs=1e-8)
 
 
 @every_space

@@ -1,13 +1,12 @@
 """mlrh with its default settings, and the tight solves that its optima come from."""
 
-import warnings
 from copy import deepcopy
 
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import rbf_kernel
 
 from benchmarks.optimum import Optimum, joint, joint_kernel
+from benchmarks.timing import quietly
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.estimators.kernel import gamma_scale
 
@@ -20,9 +19,7 @@ def linear(problem):
 def kernel(problem):
     """The same for the RBF kernel."""
     gram = rbf_kernel(problem.X, gamma=gamma_scale(problem.X))
-    return _fit_and_gap(
-        KernelMLRHClassifier(), problem, lambda fitted: joint_kernel(fitted, gram, problem.X, problem.Y)
-    )
+    return _fit_and_gap(KernelMLRHClassifier(), problem, lambda own: joint_kernel(own, gram, problem.X, problem.Y))
 
 
 def _fit_and_gap(classifier, problem, point):
@@ -36,8 +33,6 @@ def _fit_and_gap(classifier, problem, point):
 
 
 def _tightened(fitted, problem):
-    """A fit from there on, by another solver and far closer to the optimum."""
+    """A fit from there on, by another solver and far closer to the optimum; its certificate says how far it came."""
     other = deepcopy(fitted).set_params(warm_start=True, solver="newton-cg", tol=1e-10, max_iter=1000)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # its certificate says how far it came
-        return other.fit(problem.X, problem.Y)
+    return quietly(other.fit, problem.X, problem.Y)

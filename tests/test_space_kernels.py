@@ -1,14 +1,17 @@
-"""Divide and conquer over the labels: against the kernels without a limit of range, binomials, and one label alone."""
+"""The kernels of eight rows at a time and those that divide the labels: against the ones without a limit of range,
+binomials, one label alone; the exponential of the lanes against math.exp."""
 
+import math
 import subprocess
 import sys
-from math import comb
 
 import numpy as np
 import pytest
+from numba import njit
 from reference import central_difference, enumerate_sizes
 from scipy.special import expit, log_expit
 
+from mlrh._simd import LANES, exp_minus_abs, load, store
 from mlrh.spaces._kernels import dispatch, divide_and_conquer, lanes, plain, wide_range
 
 WIDTHS = [1, 31, 32, 33, 64, 65, 200]
@@ -42,23 +45,21 @@ def curvature(kernels, scores, size_bias, directions, *tilts):
     return outputs
 
 
-def assert_agree(scores, size_bias, tilts):
+def assert_agree(scores, size_bias, tilts, kernels=divide_and_conquer):
     """All three kernels agree with those without a limit of range."""
     rng = np.random.default_rng(7)
     directions = rng.normal(size=scores.shape), rng.normal(size=len(size_bias))
     log_partition, marginals, pmf = expectations(wide_range, scores, size_bias)
     scale = 1.0 + (1.0 + np.abs(scores)).sum(axis=1) + np.abs(size_bias[np.isfinite(size_bias)]).max()
     for got in (
-        expectations(divide_and_conquer, scores, size_bias, tilts),
-        sizes(divide_and_conquer, scores, size_bias, tilts),
+        expectations(kernels, scores, size_bias, tilts),
+        sizes(kernels, scores, size_bias, tilts),
     ):
         assert (np.abs(got[0] - log_partition) <= 1e-14 * scale).all()
         np.testing.assert_allclose(got[-1], pmf, rtol=1e-12, atol=1e-290)
-    np.testing.assert_allclose(
-        expectations(divide_and_conquer, scores, size_bias, tilts)[1], marginals, rtol=1e-12, atol=1e-290
-    )
+    np.testing.assert_allclose(expectations(kernels, scores, size_bias, tilts)[1], marginals, rtol=1e-12, atol=1e-290)
     for got, expected in zip(
-        curvature(divide_and_conquer, scores, size_bias, directions, tilts),
+        curvature(kernels, scores, size_bias, directions, tilts),
         curvature(wide_range, scores, size_bias, directions),
         strict=True,
     ):
@@ -80,21 +81,25 @@ def test_any_width_and_any_largest_size_agree_with_the_recurrence_without_limits
     assert_agree(scores, rng.normal(size=max_labels + 1), tilts)
 
 
-@pytest.mark.parametrize("n_labels", [33, 65, 200])
-def test_sizes_that_are_not_admissible_have_no_share(n_labels):
+@pytest.mark.parametrize("n_rows", [1, 7, 8, 9, 17])
+@pytest.mark.parametrize(("n_labels", "size_bias"), [(1, [0.0, 1.0]), (5, [-np.inf, 0.3, -1.0]), (9, np.zeros(10))])
+def test_any_number_of_rows_in_lanes_agrees_with_the_recurrence_without_limits(n_rows, n_labels, size_bias):
+    rng = np.random.default_rng(n_rows)
+    scores, tilts = rng.normal(scale=3, size=(n_rows, n_labels)), rounded_tilts(rng.normal(size=n_rows))
+    assert_agree(scores, np.array(size_bias), tilts, lanes)
+
+
+@pytest.mark.parametrize("n_labels", [32, 33, 65, 200])
+def test_impossible_sizes_convex_biases_and_ties_agree_with_the_recurrence_without_limits(n_labels):
     rng = np.random.default_rng(0)
-    size_bias = rng.normal(size=n_labels // 2)
-    size_bias[[0, 1, 9, -2]] = -np.inf
     scores, tilts = rng.normal(size=(N_ROWS, n_labels)), rounded_tilts(rng.normal(size=N_ROWS))
-    assert_agree(scores, size_bias, tilts)
-    assert (expectations(divide_and_conquer, scores, size_bias, tilts)[2][:, [0, 1, 9, -2]] == 0).all()
-
-
-@pytest.mark.parametrize("n_labels", [33, 65, 200])
-def test_a_convex_bias_that_puts_the_weight_on_both_ends_agrees_with_no_limits(n_labels):
-    rng = np.random.default_rng(1)
-    size_bias = 150.0 * np.linspace(-1, 1, n_labels + 1) ** 2
-    assert_agree(rng.normal(size=(N_ROWS, n_labels)), size_bias, rounded_tilts(rng.normal(size=N_ROWS) * 0.1))
+    impossible = rng.normal(size=n_labels // 2)
+    impossible[[0, 1, 9, -2]] = -np.inf
+    assert_agree(scores, impossible, tilts)
+    assert (expectations(divide_and_conquer, scores, impossible, tilts)[2][:, [0, 1, 9, -2]] == 0).all()
+    assert_agree(scores, 150.0 * np.linspace(-1, 1, n_labels + 1) ** 2, rounded_tilts(tilts * 0.1))
+    ties = np.repeat(np.array([[-1.0], [0.0], [2.0]]), n_labels, axis=1)
+    assert_agree(ties, np.zeros(n_labels // 2), rounded_tilts(np.array([0.5, -0.25, -2.5])))
 
 
 @pytest.mark.parametrize(("n_labels", "max_labels"), [(32, 5), (65, 20), (200, 100), (200, 200)])
@@ -106,12 +111,6 @@ def test_scores_of_ten_thousand_agree_with_no_limits_under_a_tilt(n_labels, max_
     tilts = np.zeros(N_ROWS)
     plain.towards_mode(scores, size_bias, np.ones(N_ROWS, bool), tilts)
     assert_agree(scores, size_bias, tilts)
-
-
-@pytest.mark.parametrize("n_labels", [32, 200])
-def test_rows_of_ties_agree_with_no_limits(n_labels):
-    scores = np.repeat(np.array([[-1.0], [0.0], [2.0]]), n_labels, axis=1)
-    assert_agree(scores, np.zeros(n_labels // 2), rounded_tilts(np.array([0.5, -0.25, -2.5])))
 
 
 def test_one_set_of_size_zero_is_certain_with_no_labels_and_with_none_allowed():
@@ -150,7 +149,7 @@ def test_the_covariances_of_independent_labels_are_those_of_binary_regressions()
 def test_equal_scores_have_binomial_sizes_with_all_digits_far_into_the_tails():
     n_labels = 2000
     _, pmf = sizes(divide_and_conquer, np.zeros((1, n_labels)), np.zeros(n_labels + 1), np.zeros(1))
-    expected = np.array([comb(n_labels, j) / 2**n_labels for j in range(n_labels + 1)])
+    expected = np.array([math.comb(n_labels, j) / 2**n_labels for j in range(n_labels + 1)])
     far = expected < 1e-100
     assert far.sum() > 500
     np.testing.assert_allclose(pmf[0], expected, rtol=1e-11, atol=1e-290)
@@ -213,10 +212,11 @@ def test_inputs_are_unchanged():
         assert (array == copy).all()
 
 
-def test_a_row_has_the_same_results_to_the_last_bit_alone_and_among_others():
-    scores, size_bias = np.random.default_rng(10).normal(size=(11, 180)), np.zeros(181)
-    together = dispatch.expectations(scores, size_bias, np.ones(11))
-    for i in range(11):
+@pytest.mark.parametrize(("n_rows", "n_labels", "max_labels"), [(21, 7, 3), (11, 180, 180)])
+def test_a_row_has_the_same_results_to_the_last_bit_alone_and_among_others(n_rows, n_labels, max_labels):
+    scores, size_bias = np.random.default_rng(10).normal(scale=4, size=(n_rows, n_labels)), np.zeros(max_labels + 1)
+    together = dispatch.expectations(scores, size_bias, np.ones(n_rows))
+    for i in range(n_rows):
         alone = dispatch.expectations(scores[i : i + 1], size_bias, np.ones(1))
         assert alone[0][0] == together[0][i]
         assert (alone[1][0] == together[1][i]).all()
@@ -273,6 +273,7 @@ PEAK = """
 import resource
 from pathlib import Path
 import numpy as np
+from mlrh._simd import LANES, exp_minus_abs, load, store
 from mlrh.spaces._kernels import dispatch
 
 def peak():
@@ -298,3 +299,68 @@ print(peak() - before)
 def test_two_thousand_labels_of_any_size_take_less_than_64_mib():
     result = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
     assert 1.0 < float(result.stdout) < 64.0
+
+
+@njit
+def exponentials(numbers, result):
+    for row in range(len(numbers)):
+        store(result, row, exp_minus_abs(load(numbers, row)))
+
+
+def exp_of_minus_abs(numbers):
+    padded = np.zeros((-(-len(numbers) // LANES), LANES))
+    padded.ravel()[: len(numbers)] = numbers
+    result = np.empty_like(padded)
+    exponentials(padded, result)
+    return result.ravel()[: len(numbers)]
+
+
+def test_the_exponential_is_within_one_unit_in_the_last_place_of_math_exp():
+    numbers = np.concatenate(
+        [np.linspace(-708, 708, 20_001), np.linspace(-1, 1, 2001), np.geomspace(1e-300, 700, 2000)]
+    )
+    expected = np.array([math.exp(-abs(x)) for x in numbers])
+    assert (np.abs(exp_of_minus_abs(numbers) - expected) <= np.spacing(expected)).all()
+
+
+def test_the_exponential_underflows_gradually_and_then_to_zero():
+    numbers = np.linspace(708.0, 760.0, 5201)
+    expected = np.array([math.exp(-x) for x in numbers])
+    assert np.abs(exp_of_minus_abs(numbers) - expected).max() <= 5e-324 + 3e-16 * expected.max()
+    assert (exp_of_minus_abs(np.array([750.0, -1e5, 1e300, -1e308])) == 0).all()
+
+
+def test_the_exponential_of_zero_is_one_whatever_its_sign():
+    assert exp_of_minus_abs(np.array([0.0, -0.0])).tolist() == [1.0, 1.0]
+
+
+def test_rows_whose_total_is_not_safe_are_left_as_they_were():
+    scores, size_bias = np.full((9, 3), -1e4), np.array([-np.inf, 0.0])
+    todo, log_partition, pmf = np.arange(9) != 4, np.full(9, np.nan), np.full((9, 2), np.nan)
+    lanes.sizes(scores, size_bias, todo, np.zeros(9), log_partition, pmf)
+    assert todo.tolist() == [True] * 4 + [False] + [True] * 4
+    assert np.isnan(log_partition).all()
+    assert np.isnan(pmf).all()
+
+
+@pytest.mark.parametrize("shift", [0.0, 60.0, -60.0])
+def test_very_many_labels_start_from_the_tilt_of_the_first_row_and_agree_with_no_limits(shift):
+    scores = np.random.default_rng(0).normal(size=(11, dispatch.MANY_LABELS + 88)) + shift
+    size_bias = np.array([-np.inf, 0.0, 0.0, 0.0])
+    got = dispatch.expectations(scores, size_bias, np.ones(11), n_jobs=1)
+    log_partition, marginals, pmf = np.empty(11), np.empty_like(scores), np.empty((11, 4))
+    wide_range.expectations(scores, size_bias, np.ones(11, bool), log_partition, marginals, pmf)
+    np.testing.assert_allclose(got[0], log_partition, rtol=1e-13)
+    np.testing.assert_allclose(got[1], marginals, rtol=1e-11)
+    np.testing.assert_allclose(got[2], pmf.sum(axis=0), rtol=1e-11, atol=1e-300)
+
+
+@pytest.mark.parametrize("n_labels", [3, 40])
+def test_a_score_that_is_not_a_number_makes_its_row_none_and_no_other(n_labels):
+    scores = np.random.default_rng(0).normal(size=(9, n_labels))
+    scores[4, 1] = np.nan
+    size_bias = np.zeros(n_labels + 1)
+    log_partition, marginals, _ = dispatch.expectations(scores, size_bias, np.ones(9), n_jobs=1)
+    change, _ = dispatch.curvature(scores, size_bias, np.ones_like(scores), size_bias, np.ones(9), n_jobs=1)
+    for result in (log_partition, marginals[:, 1], change[:, 1], dispatch.log_partition(scores, size_bias, n_jobs=1)):
+        assert np.isnan(result).tolist() == [False] * 4 + [True] + [False] * 4

@@ -1,12 +1,13 @@
-"""Products with matrices of few columns against numpy's."""
+"""Products with matrices of few columns against numpy's, and with sparse ones against scipy's."""
 
 import tracemalloc
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from mlrh.fitting import _products
-from mlrh.fitting._products import multiply_thin, multiply_thin_transposed
+from mlrh.fitting._products import multiply_sparse, multiply_thin, multiply_thin_transposed
 from mlrh.fitting.design import MIN_ENTRIES, Design
 
 RNG = np.random.default_rng(0)
@@ -46,11 +47,15 @@ def test_infinite_and_undefined_entries_stay_where_numpy_has_them():
 
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
     monkeypatch.setattr(_products, "TARGET_ENTRIES", 500)
+    monkeypatch.setattr(_products, "TARGET_OPERATIONS", 100)
     matrix, right, left = RNG.normal(size=(203, 20)), RNG.normal(size=(20, 6)), RNG.normal(size=(203, 6))
-    np.testing.assert_array_equal(multiply_thin(matrix, right, n_jobs=1), multiply_thin(matrix, right, n_jobs=3))
-    np.testing.assert_array_equal(
-        multiply_thin_transposed(matrix, left, n_jobs=1), multiply_thin_transposed(matrix, left, n_jobs=3)
-    )
+    words = sparse.random_array((200, 20), density=0.2, random_state=np.random.default_rng(0), format="csr")
+    for multiply, *factors in (
+        (multiply_thin, matrix, right),
+        (multiply_thin_transposed, matrix, left),
+        (multiply_sparse, words, right),
+    ):
+        np.testing.assert_array_equal(multiply(*factors, n_jobs=1), multiply(*factors, n_jobs=3))
 
 
 def test_sums_of_wide_matrices_stay_small_beside_the_matrix():
@@ -72,3 +77,29 @@ def test_a_large_design_with_few_labels_has_the_products_of_numpy():
     gradient, total = design.pull_back(residuals)
     np.testing.assert_allclose(gradient, centred.T @ residuals, atol=1e-10)
     np.testing.assert_allclose(total, residuals.sum(axis=0))
+
+
+@pytest.mark.parametrize("n_columns", [1, 3, 40])
+@pytest.mark.parametrize("density", [0.0, 0.02, 0.4])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_product_is_scipys(n_columns, density, dtype):
+    matrix = sparse.random_array(
+        (53, 29), density=density, random_state=np.random.default_rng(0), format="csr", dtype=dtype
+    )
+    dense = np.random.default_rng(1).normal(size=(29, n_columns))
+    got = multiply_sparse(matrix, dense)
+    assert got.dtype == dtype
+    accuracy = 20 * np.finfo(dtype).eps
+    np.testing.assert_allclose(got, matrix @ dense.astype(dtype), rtol=accuracy, atol=accuracy)
+
+
+def test_a_matrix_without_rows_or_columns_has_an_empty_or_zero_product():
+    assert multiply_sparse(sparse.csr_array((0, 3)), np.ones((3, 2))).shape == (0, 2)
+    assert multiply_sparse(sparse.csr_array((4, 0)), np.ones((0, 2))).tolist() == [[0.0, 0.0]] * 4
+
+
+def test_long_indices_and_views_are_taken_as_they_are():
+    matrix = sparse.random_array((20, 30), density=0.3, random_state=np.random.default_rng(0), format="csr")
+    matrix.indices, matrix.indptr = matrix.indices.astype(np.int64), matrix.indptr.astype(np.int64)
+    dense = np.random.default_rng(1).normal(size=(9, 30)).T[:, ::2]
+    np.testing.assert_allclose(multiply_sparse(matrix, dense), matrix @ dense, rtol=1e-13)
