@@ -34,7 +34,7 @@ class Listener:
 
 
 @BOTH
-@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm"])
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm", "prox-newton"])
 @pytest.mark.parametrize("options", [{"size_bias": True}, {"label_space": "observed"}])
 def test_callbacks_see_the_model_after_every_iteration(classifier, solver, options):
     listener = Listener()

@@ -10,6 +10,8 @@ from sklearn.datasets import load_iris
 from mlrh import MLRHClassifier, MLRHClassifierCV
 from mlrh.estimators import linear
 
+X, Y = make_multilabel()
+
 
 def shown(model, X, y, *, chunk=50, classes=None, **options):
     """The model after partial_fit of consecutive chunks."""
@@ -66,7 +68,6 @@ def test_unknown_entries_count_as_in_fit():
 
 
 def test_weights_count_as_repeated_rows():
-    X, Y = make_multilabel()
     weights = np.tile([0.0, 1.0, 2.0], len(X))[: len(X)]
     model = shown(MLRHClassifier(), X, Y, classes=range(Y.shape[1]), sample_weight=weights)
     expected = MLRHClassifier().fit(X, Y, sample_weight=weights)
@@ -74,7 +75,6 @@ def test_weights_count_as_repeated_rows():
 
 
 def test_a_row_shown_twice_counts_twice():
-    X, Y = make_multilabel()
     model = shown(shown(MLRHClassifier(), X, Y, classes=range(Y.shape[1])), X, Y)
     twice = MLRHClassifier().fit(np.vstack([X, X]), np.vstack([Y, Y]))
     assert model.objective_ == pytest.approx(twice.objective_, rel=1e-6)
@@ -115,7 +115,6 @@ def test_dense_calls_after_a_sparse_one_are_taken_in_its_form():
 
 
 def test_fit_forgets_the_rows_of_partial_fit():
-    X, Y = make_multilabel()
     model = MLRHClassifier().partial_fit(X, Y, classes=range(Y.shape[1])).fit(X[:50], Y[:50])
     assert not hasattr(model, "n_samples_seen_")
     np.testing.assert_array_equal(model.coef_, MLRHClassifier().fit(X[:50], Y[:50]).coef_)
@@ -129,7 +128,6 @@ def test_after_fit_the_first_call_begins_anew_with_the_labels_of_fit():
 
 
 def test_a_call_that_fails_changes_nothing():
-    X, Y = make_multilabel()
     model = MLRHClassifier().partial_fit(X, Y, classes=range(Y.shape[1]))
     before = model.coef_.copy()
     for bad in ((X[:, :2], Y), (X, Y[:, :2]), (X[:3], Y), (X[:0], Y[:0])):
@@ -149,13 +147,11 @@ def test_a_call_that_fails_changes_nothing():
     ],
 )
 def test_the_first_call_needs_the_names_of_all_labels(classes, words):
-    X, Y = make_multilabel()
     with pytest.raises(ValueError, match=words):
         MLRHClassifier().partial_fit(X, Y, classes=classes)
 
 
 def test_classes_must_stay_what_they_were():
-    X, Y = make_multilabel()
     model = MLRHClassifier().partial_fit(X, Y, classes=list("abcd"))
     with pytest.raises(ValueError, match="classes must stay what they were"):
         model.partial_fit(X, Y, classes=list("abce"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import skops.io
-from samples import FORMS, make_multilabel
+from samples import FORMS, make_multilabel, one_sentence
 from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import make_pipeline
@@ -36,11 +36,6 @@ def path(tmp_path):
 
 class OwnClassifier(MLRHClassifier):
     """A class that is not the package's."""
-
-
-def one_sentence(error):
-    text = str(error.value)
-    return "\n" not in text and text.endswith(".") and ". " not in text
 
 
 class Trap:

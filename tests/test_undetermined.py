@@ -15,6 +15,8 @@ from sklearn.linear_model import LogisticRegression
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 
+X, Y = make_multilabel()
+
 
 @pytest.mark.parametrize(
     ("options", "Y", "message"),
@@ -135,7 +137,6 @@ def test_one_size_for_all_gives_coefficients_and_intercepts_that_sum_to_zero(cla
 
 
 def test_size_biases_without_a_penalty_meet_the_same_conditions():
-    X, Y = make_multilabel()
     bias = MLRHClassifier(size_bias=True, C=np.inf, tol=1e-14).fit(X, Y).size_bias_
     assert np.abs(bias).max() > 1e-3
     assert bias.sum() == pytest.approx(0.0, abs=1e-9)
@@ -180,7 +181,6 @@ RESCALED = {
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm"])
 @pytest.mark.parametrize("case", RESCALED)
 def test_the_unpenalised_fit_does_not_depend_on_the_scale_or_origin_of_columns(case, solver, make):
-    X, Y = make_multilabel()
     plain = MLRHClassifier(C=np.inf).fit(X, Y)
     moved = make(RESCALED[case](X))
     rescaled = MLRHClassifier(C=np.inf, solver=solver, max_iter=5000).fit(moved, Y)
@@ -222,14 +222,12 @@ def test_a_sparse_column_of_years_counts_as_it_does_in_a_dense_matrix():
     ("scale", "message"), [(1e200, "too large to be squared"), (1e-160, "too small to be squared")]
 )
 def test_features_whose_squares_are_no_numbers_are_an_error(scale, message):
-    X, Y = make_multilabel()
     with pytest.raises(ValueError, match=message):
         MLRHClassifier(C=np.inf).fit(X * [1, 1, 1, 1, 1, scale], Y)
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1e25])
 def test_float32_features_may_be_very_large_or_small(scale):
-    X, Y = make_multilabel()
     plain = MLRHClassifier(C=np.inf).fit(X, Y)
     rescaled = MLRHClassifier(C=np.inf).fit((X * scale).astype(np.float32), Y)
     assert rescaled.objective_ == pytest.approx(plain.objective_, rel=1e-5)
@@ -251,7 +249,6 @@ def test_a_fit_called_converged_is_as_near_the_optimum_as_its_tolerance_says(C, 
 
 
 def test_a_redundant_column_does_not_change_the_unpenalised_predictions():
-    X, Y = make_multilabel()
     plain = MLRHClassifier(C=np.inf, **TIGHT).fit(X, Y)
     redundant = DEGENERATE["rank deficient"](X)
     np.testing.assert_allclose(
@@ -279,7 +276,6 @@ def test_rows_without_any_label_are_learned_as_such(classifier, solver):
 
 @BOTH
 def test_one_label_is_binary_logistic_regression(classifier):
-    X, Y = make_multilabel()
     sets = [{"a"} if row[0] else set() for row in Y]
     options = {"kernel": "linear"} if classifier is KernelMLRHClassifier else {}
     ours = classifier(**options, **TIGHT).fit(X, sets)

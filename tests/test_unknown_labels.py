@@ -48,6 +48,9 @@ def partly_known(n_samples=200, share=0.2, seed=0):
     return X, Y, np.where(hidden, np.nan, Y)
 
 
+X, COMPLETE, Y = partly_known()
+
+
 def weights_of(model):
     return model.coef_ if isinstance(model, MLRHClassifier) else model.dual_coef_
 
@@ -94,7 +97,6 @@ def test_a_fit_starts_from_one_logistic_regression_per_label():
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm"])
 @pytest.mark.parametrize("space", SPACES)
 def test_no_iteration_increases_the_objective(solver, space):
-    X, _, Y = partly_known()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = MLRHClassifier(solver=solver, max_iter=100, **SPACES[space]).fit(X, Y)
@@ -104,7 +106,6 @@ def test_no_iteration_increases_the_objective(solver, space):
 
 @pytest.mark.parametrize("space", SPACES)
 def test_the_objective_is_minus_the_log_probability_of_what_is_known_plus_the_penalty(space):
-    X, _, Y = partly_known()
     model = MLRHClassifier(C=2.0, **SPACES[space]).fit(X, Y)
     bias = np.zeros(1) if space == "cardinality" else model.label_space_.bias
     penalty = 0.25 * (model.coef_**2).sum() + 0.05 * bias @ bias
@@ -114,7 +115,6 @@ def test_the_objective_is_minus_the_log_probability_of_what_is_known_plus_the_pe
 
 @pytest.mark.parametrize("model", [MLRHClassifier(), KernelMLRHClassifier(gamma=0.1)], ids=["linear", "kernel"])
 def test_a_row_with_everything_hidden_contributes_nothing(model):
-    X, _, Y = partly_known()
     is_hidden = np.arange(210) % 21 == 4
     more_X, more_Y = np.full((210, 6), 50.0), np.full((210, 4), np.nan)
     more_X[~is_hidden], more_Y[~is_hidden] = X, Y
@@ -125,7 +125,6 @@ def test_a_row_with_everything_hidden_contributes_nothing(model):
 
 
 def test_duplicating_partly_known_rows_equals_doubling_their_weight():
-    X, _, Y = partly_known()
     weight = np.where(np.arange(len(X)) % 3 == 0, 2, 1)
     doubled = MLRHClassifier(size_bias=True, **TIGHT).fit(np.repeat(X, weight, axis=0), np.repeat(Y, weight, axis=0))
     weighted = MLRHClassifier(size_bias=True, **TIGHT).fit(X, Y, sample_weight=weight)
@@ -133,19 +132,17 @@ def test_duplicating_partly_known_rows_equals_doubling_their_weight():
 
 
 def test_a_complete_row_of_floats_is_the_same_as_one_of_integers():
-    X, Y, _ = partly_known()
-    np.testing.assert_array_equal(MLRHClassifier().fit(X, Y.astype(float)).coef_, MLRHClassifier().fit(X, Y).coef_)
+    models = (MLRHClassifier().fit(X, COMPLETE.astype(dtype)) for dtype in (float, int))
+    np.testing.assert_array_equal(*(model.coef_ for model in models))
 
 
 def test_csr_and_float32_features_give_nearly_the_same_fit():
-    X, _, Y = partly_known()
     dense = MLRHClassifier(**TIGHT).fit(X, Y)
     np.testing.assert_allclose(MLRHClassifier(**TIGHT).fit(sparse.csr_array(X), Y).coef_, dense.coef_, atol=1e-5)
     np.testing.assert_allclose(MLRHClassifier(tol=1e-6).fit(X.astype(np.float32), Y).coef_, dense.coef_, atol=0.05)
 
 
 def test_a_linear_kernel_gives_the_linear_model():
-    X, _, Y = partly_known()
     kernel = KernelMLRHClassifier(kernel="linear", **TIGHT).fit(X, Y)
     linear = MLRHClassifier(**TIGHT).fit(X, Y)
     np.testing.assert_allclose(kernel.decision_function(X), linear.decision_function(X), atol=1e-4)
@@ -168,7 +165,6 @@ def test_coefficients_come_nearer_to_the_truth_than_where_hidden_labels_count_as
 
 
 def test_the_order_of_labels_does_not_matter():
-    X, _, Y = partly_known()
     order = [2, 0, 3, 1]
     model, moved = (MLRHClassifier(**TIGHT).fit(X, y) for y in (Y, Y[:, order]))
     np.testing.assert_allclose(moved.coef_, model.coef_[order], atol=1e-5)
@@ -185,7 +181,6 @@ def test_scores_of_a_hundred_thousand_are_fitted(classifier):
 
 
 def test_a_warm_start_needs_no_separate_fits_and_stays_at_the_optimum():
-    X, _, Y = partly_known()
     model = MLRHClassifier(warm_start=True).fit(X, Y)
     coef = model.coef_
     assert model.fit(X, Y).n_iter_ <= 1
@@ -294,7 +289,6 @@ def test_a_path_of_C_ends_where_a_single_fit_does():
 
 
 def test_score_needs_a_complete_y():
-    X, _, Y = partly_known()
     with pytest.raises(ValueError, match="must contain only 0 and 1"):
         MLRHClassifier().fit(X, Y).score(X, Y)
 

@@ -11,11 +11,12 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.fitting.objective import Objective
 
+X, Y = make_multilabel()
+
 
 @BOTH
 @pytest.mark.parametrize("options", [{}, {"size_bias": True}, {"label_space": "observed"}])
 def test_a_warm_start_takes_fewer_iterations_to_the_same_model(classifier, options):
-    X, Y = make_multilabel()
     cold = classifier(**options).fit(X, Y)
     warm = classifier(warm_start=True, **options).fit(X, Y)
     first = warm.n_iter_
@@ -39,7 +40,6 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_warm_start_with_others_than_before_starts_afresh(change):
-    X, Y = make_multilabel()
     options, X_new, Y_new = CHANGES[change](X, Y)
     for classifier in (MLRHClassifier, KernelMLRHClassifier):
         if "kernel" in options and classifier is MLRHClassifier:
@@ -52,7 +52,6 @@ def test_a_warm_start_with_others_than_before_starts_afresh(change):
 
 @BOTH
 def test_a_warm_start_without_an_intercept_forgets_the_one_before(classifier):
-    X, Y = make_multilabel()
     warm = classifier(warm_start=True).fit(X + 3, Y).set_params(fit_intercept=False, tol=1e-12).fit(X + 3, Y)
     np.testing.assert_array_equal(warm.intercept_, 0.0)
     cold = classifier(fit_intercept=False, tol=1e-12).fit(X + 3, Y)
@@ -67,7 +66,6 @@ def test_a_warm_start_with_fewer_rows_than_features_takes_fewer_iterations():
 
 
 def test_a_fit_that_fails_leaves_the_one_before_as_it_was():
-    X, Y = make_multilabel()
     warm = MLRHClassifier(warm_start=True).fit(X, Y)
     before = warm.predict_proba(X)
     for X_bad, Y_bad, weights in ((X * 1e200, Y[:, :3], None), (X, Y[:, :3], np.full(200, -1.0))):
@@ -100,7 +98,6 @@ def test_an_interrupted_fit_leaves_a_model_from_which_the_next_one_goes_on(class
 
 
 def test_without_a_warm_start_an_interrupted_fit_leaves_the_model_that_was(monkeypatch):
-    X, Y = make_multilabel()
     names = list("uvwxyz")
     model = MLRHClassifier().fit(pd.DataFrame(X, columns=names), Y)
     before = {name: np.copy(value) for name, value in vars(model).items() if name.endswith("_") and name[0] != "_"}
@@ -114,7 +111,6 @@ def test_without_a_warm_start_an_interrupted_fit_leaves_the_model_that_was(monke
 
 
 def test_a_fit_that_fails_leaves_the_model_that_was():
-    X, Y = make_multilabel()
     model = MLRHClassifier().fit(X, Y)
     before = model.predict_proba(X)
     with pytest.raises(ValueError, match="must contain only 0 and 1"):
@@ -123,7 +119,6 @@ def test_a_fit_that_fails_leaves_the_model_that_was():
 
 
 def test_an_interrupt_in_the_first_fit_leaves_nothing_that_looks_fitted(monkeypatch):
-    X, Y = make_multilabel()
     model = MLRHClassifier()
     with monkeypatch.context() as patch:
         interrupt_at(patch, Objective, "value_and_gradient", 4)
