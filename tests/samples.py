@@ -43,3 +43,11 @@ def assert_in_form(answer, sets, form):
 def one_sentence(error):
     text = str(error.value)
     return "\n" not in text and text.endswith(".") and ". " not in text
+
+
+def marginals_of(fitted, X):
+    """Probabilities (n_samples, n_labels) of a classifier that may answer with a list of one array per label."""
+    answer = fitted.predict_proba(X)
+    if isinstance(answer, list):
+        answer = [part @ (np.asarray(own) == 1) for part, own in zip(answer, fitted.classes_, strict=True)]
+    return np.column_stack(answer) if isinstance(answer, list) else answer

@@ -13,15 +13,12 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict
-from sklearn.multiclass import OneVsRestClassifier
+from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mlrh.baselines import LabelPowerset, MLkNN, OrConstant, chain_set_log_proba, independent_set_log_proba
 
@@ -29,20 +26,6 @@ X, Y = make_multilabel(60)
 
 ALL_SETS = np.array(list(product((0, 1), repeat=4)), np.int8)
 BASES = [LogisticRegression(), SVC(gamma=0.3), RandomForestClassifier(10, random_state=0)]
-
-
-@parametrize_with_checks(
-    [
-        LabelPowerset(),
-        LabelPowerset(GaussianNB()),
-        MLkNN(),
-        MLkNN(n_neighbors=3, smoothing=0.5),
-        OrConstant(LogisticRegression()),
-        OrConstant(SVC()),
-    ]
-)
-def test_scikit_learn_check_passes(estimator, check):
-    check(estimator)
 
 
 def names_of(Y):
@@ -166,25 +149,6 @@ def test_decision_scores_are_finite_and_rank_rows_as_the_probabilities_do(clf):
     assert roc_auc_score(Y, scores) == pytest.approx(roc_auc_score(Y, proba), abs=1e-12)
     y = Y[:, 0]
     assert np.array_equal(clf.fit(X, y).decision_function(X) > 0, clf.predict_proba(X)[:, 1] > 0.5)
-
-
-def accuracy_on_named_sets(X, Y, C):
-    """Mean accuracy over three consecutive folds of logistic regression on named sets."""
-    shares = []
-    for fold in np.array_split(np.arange(len(X)), 3):
-        rest = np.setdiff1d(np.arange(len(X)), fold)
-        plain = make_pipeline(StandardScaler(), LogisticRegression(C=C)).fit(X[rest], names_of(Y[rest]))
-        shares.append((plain.predict(X[fold]) == names_of(Y[fold])).mean())
-    return np.mean(shares)
-
-
-def test_grid_search_over_the_inner_estimator_finds_what_a_loop_finds():
-    X, Y = make_multilabel(150)
-    pipeline = make_pipeline(StandardScaler(), LabelPowerset(LogisticRegression()))
-    grid = [0.001, 0.1, 10.0]
-    search = GridSearchCV(pipeline, {"labelpowerset__estimator__C": grid}, cv=3).fit(X, Y)
-    expected = [accuracy_on_named_sets(X, Y, C) for C in grid]
-    np.testing.assert_allclose(search.cv_results_["mean_test_score"], expected, atol=1e-12)
 
 
 def test_label_powerset_hands_x_on_as_it_is():
@@ -365,14 +329,6 @@ def test_independent_probability_is_a_product_and_takes_sparse_sets():
     np.testing.assert_allclose(np.exp(found), [0.5 * 0.8 * 0.1, 0.75])
 
 
-def test_independent_probability_of_one_vs_rest_is_the_product_of_its_classifiers():
-    ovr = OneVsRestClassifier(LogisticRegression()).fit(X, Y)
-    each = [
-        LogisticRegression().fit(X, Y[:, k]).predict_log_proba(X)[np.arange(60), Y[:, k]] for k in range(Y.shape[1])
-    ]
-    np.testing.assert_allclose(independent_set_log_proba(ovr.predict_proba(X), Y), np.sum(each, axis=0))
-
-
 @pytest.mark.parametrize(
     ("marginals", "message"),
     [
@@ -408,13 +364,6 @@ def test_chain_probability_is_the_product_of_classifiers_that_see_the_earlier_la
         expected += np.log(proba[np.arange(60), Y[:, label]])
     chain = ClassifierChain(LogisticRegression(), order=order).fit(X, Y)
     np.testing.assert_allclose(chain_set_log_proba(chain, X, Y), expected)
-
-
-def test_chain_probability_of_its_own_greedy_answer_is_the_product_of_its_probabilities():
-    chain = ClassifierChain(LogisticRegression(), order=[3, 1, 0, 2]).fit(X, Y)
-    greedy, proba = chain.predict(X).astype(int), chain.predict_proba(X)
-    expected = np.where(greedy, proba, 1 - proba).prod(axis=1)
-    np.testing.assert_allclose(np.exp(chain_set_log_proba(chain, X, greedy)), expected)
 
 
 @pytest.mark.parametrize("base", [OrConstant(LogisticRegression()), RandomForestClassifier(5, random_state=0)])

@@ -9,7 +9,7 @@ import pytest
 import reference
 import sklearn
 from packaging.version import Version
-from samples import FORMS, assert_in_form, make_multilabel
+from samples import FORMS, assert_in_form, make_multilabel, marginals_of
 from scipy import sparse
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit
@@ -30,12 +30,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier, decisions
 from mlrh.baselines import independent_set_log_proba
 from mlrh.estimators import calibration
 from mlrh.estimators.calibration import CalibratedSets, isotonic_map
+from mlrh.estimators.thresholds import TunedThresholds
 from mlrh.metrics import assured_threshold, expected_calibration_error, risk_coverage
 from mlrh.spaces import CardinalitySpace, ObservedSpace
 
@@ -51,18 +51,6 @@ SPACES = {
 }
 every_space = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 FOLDS = KFold(4, shuffle=True, random_state=1)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks(
-    [
-        CalibratedSets(MLRHClassifier(), cv=2),
-        CalibratedSets(KernelMLRHClassifier(label_space="observed"), method="isotonic", cv=2),
-        CalibratedSets(GaussianNB(), cv=3),
-    ]
-)
-def test_scikit_learn_check_passes(estimator, check):
-    check(estimator)
 
 
 def probabilities(distribution, sets):
@@ -176,9 +164,10 @@ def test_the_temperature_maximises_the_likelihood_of_the_held_out_sets_and_four_
 def test_honest_confidence_has_the_temperature_of_the_other_folds():
     X, Y = make_multilabel(80, 8)
     parts = held_out_by_hand(MLRHClassifier(C=100), X, Y)
-    expected = []
-    for number, (_, d, sets) in enumerate(parts):
-        expected.append(d.temper(best_temperature(parts[:number] + parts[number + 1 :], Y)).prob(sets))
+    expected = [
+        d.temper(best_temperature(parts[:number] + parts[number + 1 :], Y)).prob(sets)
+        for number, (_, d, sets) in enumerate(parts)
+    ]
     clf = CalibratedSets(MLRHClassifier(C=100), cv=FOLDS).fit(X, Y)
     np.testing.assert_allclose(clf.confidence_, np.concatenate(expected), atol=1e-5)
     assert clf.calibration_error_ == expected_calibration_error(clf.confidence_, clf.correct_)
@@ -235,23 +224,16 @@ INDEPENDENT = [
 
 
 @pytest.mark.parametrize("estimator", INDEPENDENT, ids=lambda estimator: type(estimator).__name__)
-def test_confidence_without_a_distribution_is_the_product_over_labels(estimator):
+def test_confidence_without_a_distribution_is_the_product_over_labels_that_are_tempered_one_by_one(estimator):
     raw = np.empty(80)
     for train, rows in FOLDS.split(X):
         fitted = clone(estimator).fit(X[train], Y[train])
-        answer = fitted.predict_proba(X[rows])
-        marginals = np.column_stack([p[:, 1] for p in answer]) if isinstance(answer, list) else answer
-        raw[rows] = np.exp(independent_set_log_proba(marginals, fitted.predict(X[rows])))
+        raw[rows] = np.exp(independent_set_log_proba(marginals_of(fitted, X[rows]), fitted.predict(X[rows])))
     clf = CalibratedSets(estimator, cv=FOLDS).fit(X, Y)
     np.testing.assert_allclose(clf.raw_confidence_, raw[clf.rows_], atol=1e-12)
     assert np.array_equal(clf.predict(X), clf.estimator_.predict(X))
-    assert np.isfinite(clf.temperature_) and np.isfinite(clf.confidence(X)).all()
-
-
-def test_marginals_of_independent_labels_are_tempered_one_by_one():
-    clf = CalibratedSets(OneVsRestClassifier(LogisticRegression(C=1000))).fit(X, Y)
-    marginals = clf.estimator_.predict_proba(X)
-    np.testing.assert_allclose(clf.predict_proba(X), expit(logit(marginals) / clf.temperature_), atol=1e-12)
+    tempered = expit(logit(marginals_of(clf.estimator_, X)) / clf.temperature_)
+    np.testing.assert_allclose(clf.predict_proba(X), tempered, atol=1e-12)
     expected = np.exp(independent_set_log_proba(clf.predict_proba(X), clf.predict(X)))
     np.testing.assert_allclose(clf.confidence(X), expected, atol=1e-12)
 
@@ -559,8 +541,10 @@ def test_the_last_step_of_a_pipeline_gets_the_weights_also_in_a_search(wrapped):
 
 def test_a_class_or_label_that_only_rows_of_weight_zero_have_is_none():
     present = (np.arange(80) > 0).astype(float)
-    y = [{"abcd"[k] for k in np.flatnonzero(row)} | ({"e"} if i == 0 else set()) for i, row in enumerate(Y)]
-    assert CalibratedSets(MLRHClassifier()).fit(X, y, sample_weight=present).classes_.tolist() == list("abcd")
+    sets = FORMS["sets"](Y)
+    for meta in (CalibratedSets, TunedThresholds):
+        clf = meta(MLRHClassifier()).fit(X, [sets[0] | {"e"}, *sets[1:]], sample_weight=present)
+        assert clf.classes_.tolist() == list("abcd") and clf.predict_proba(X).shape == (80, 4)
     for n_classes in (2, 3):
         codes = np.arange(80) % n_classes
         codes[0] = n_classes
@@ -652,20 +636,20 @@ def test_parallel_folds_sparse_rows_and_kernel_matrices_give_the_same_confidence
     np.testing.assert_allclose(gram.confidence(X @ X.T), expected.confidence(X), atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("clf", "message"),
-    [
-        (CalibratedSets(MLRHClassifier(), method="platt"), "The 'method' parameter of CalibratedSets must be"),
-        (
-            CalibratedSets(OneVsRestClassifier(LinearSVC())),
-            "must have distribution or predict_proba once fitted; OneVsRest",
-        ),
-        (CalibratedSets(MLRHClassifier(), cv=31), "got 31 folds for n_samples=30"),
-    ],
-)
+UNFIT = [
+    (CalibratedSets(MLRHClassifier(), method="platt"), "The 'method' parameter of CalibratedSets must be"),
+    (
+        CalibratedSets(OneVsRestClassifier(LinearSVC())),
+        "must have distribution or predict_proba once fitted; One",
+    ),
+    (CalibratedSets(MLRHClassifier(), cv=81), "got 81 folds for n_samples=80"),
+]
+
+
+@pytest.mark.parametrize(("clf", "message"), UNFIT)
 def test_what_cannot_be_calibrated_is_an_error_that_says_why(clf, message):
     with pytest.raises(ValueError, match=message):
-        clf.fit(*make_multilabel(30))
+        clf.fit(X, Y)
 
 
 @pytest.mark.parametrize(
@@ -691,25 +675,27 @@ class RefusesAllRows(ByFirstColumn):
         return super().fit(X, y)
 
 
-def test_a_fit_that_fails_leaves_the_last_one_as_it_was():
-    clf = CalibratedSets(MLRHClassifier()).fit(pd.DataFrame(X, columns=list("uvwxyz")), Y)
-    frame, before = pd.DataFrame(X, columns=list("uvwxyz")), dict(vars(clf))
-    expected = clf.confidence(frame)
+@pytest.mark.parametrize("meta", [CalibratedSets, TunedThresholds])
+def test_a_fit_that_fails_leaves_the_last_one_as_it_was(meta):
+    frame = pd.DataFrame(X, columns=list("uvwxyz"))
+    clf = meta(MLRHClassifier()).fit(frame, Y)
+    before, expected = dict(vars(clf)), clf.predict_proba(frame)
     with pytest.raises(ValueError, match="same number of rows"):
         clf.fit(X[:, :5], Y[:50])
     clf.set_params(estimator=RefusesAllRows())
     with pytest.raises(ValueError, match="too many rows"):
         clf.fit(X[:, :5], Y[:, 0])
     assert vars(clf) == before | {"estimator": clf.estimator}
-    np.testing.assert_array_equal(clf.confidence(frame), expected)
+    np.testing.assert_array_equal(clf.predict_proba(frame), expected)
 
 
+@pytest.mark.parametrize("meta", [CalibratedSets, TunedThresholds])
 @pytest.mark.parametrize("mask", [np.ma.masked_equal, lambda y, value: np.where(y == value, np.nan, y)])
-def test_labels_that_are_not_known_are_an_error_that_says_to_drop_their_rows(mask):
+def test_labels_that_are_not_known_are_an_error_that_says_to_drop_their_rows(meta, mask):
     codes = Y.astype(float)
     codes[[7, 9], 2] = 5
     with pytest.raises(ValueError, match=r"every label known, .* 2 rows have .* the first is row 7. Drop these rows"):
-        CalibratedSets(MLRHClassifier()).fit(X, mask(codes, 5))
+        meta(MLRHClassifier()).fit(X, mask(codes, 5))
 
 
 def test_the_examples_of_the_page_on_confidence_print_what_it_says():

@@ -38,28 +38,23 @@ def test_gamma_scale_and_auto_are_those_of_svc():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "message"),
+    ("options", "rows", "message"),
     [
-        (lambda A, B: A @ B.T * np.nan, "must return finite numbers of shape .*; got values that are not finite"),
-        (lambda A, B: A[:, :3], r"of shape \(200, 200\); got shape \(200, 3\)"),
-        (lambda A, B: A @ np.tri(6) @ B.T, "must be symmetric; entries differ by up to"),
+        (
+            {"kernel": lambda A, B: A @ B.T * np.nan},
+            X,
+            "must return finite numbers of shape .*; got values that are",
+        ),
+        ({"kernel": lambda A, B: A[:, :3]}, X, r"of shape \(200, 200\); got shape \(200, 3\)"),
+        ({"kernel": lambda A, B: A @ np.tri(6) @ B.T}, X, "must be symmetric; entries differ by up to"),
+        ({"kernel": "precomputed"}, X, r"must be square in fit; got shape \(200, 6\)"),
+        ({"kernel": "precomputed"}, X @ X.T + np.tri(200), "must be symmetric"),
+        ({"kernel": "sigmoid", "gamma": 1.0, "coef0": -1.0}, X, "must be positive semidefinite"),
     ],
 )
-def test_a_kernel_function_that_is_none_is_one_clear_error(kernel, message):
+def test_what_is_no_kernel_is_one_clear_error(options, rows, message):
     with pytest.raises(ValueError, match=message):
-        KernelMLRHClassifier(kernel=kernel).fit(X, Y)
-
-
-def test_a_precomputed_kernel_that_is_not_square_or_symmetric_is_an_error():
-    with pytest.raises(ValueError, match=r"must be square in fit; got shape \(200, 6\)"):
-        KernelMLRHClassifier(kernel="precomputed").fit(X, Y)
-    with pytest.raises(ValueError, match="must be symmetric"):
-        KernelMLRHClassifier(kernel="precomputed").fit(X @ X.T + np.tri(200), Y)
-
-
-def test_an_indefinite_kernel_is_an_error_that_says_so():
-    with pytest.raises(ValueError, match="must be positive semidefinite"):
-        KernelMLRHClassifier(kernel="sigmoid", gamma=1.0, coef0=-1.0).fit(X, Y)
+        KernelMLRHClassifier(**options).fit(rows, Y)
 
 
 def test_a_kernel_that_rounding_eats_up_is_named():

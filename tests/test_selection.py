@@ -1,17 +1,18 @@
-"""The classifiers with C chosen as they are fitted: GridSearchCV's choice, on all forms of y."""
+"""The classifiers with C chosen as they are fitted: GridSearchCV's choice, on all forms of y, by a path of fits."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from samples import FORMS, make_multilabel
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mlrh import KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
-from mlrh.estimators.cv import best_index, log_prob
+from mlrh.estimators._base import _extrapolated
+from mlrh.estimators.cv import best_index, exact_match, log_prob, validation_scores
 from mlrh.metrics import set_log_loss
 
 CS = [0.003, 0.1, 3.0]
@@ -197,9 +198,16 @@ def test_a_precomputed_kernel_may_have_any_form(form):
     np.testing.assert_allclose(scores, ours.fit(gram, Y).scores_)
 
 
-def test_a_tie_that_only_rounding_breaks_goes_to_the_strongest_penalty():
-    scores = np.array([[[0.3, 0.1]], [[0.2, 0.2]], [[0.1, 0.3]]])
-    assert best_index(scores, decimals=12) == (0, 0)
+@pytest.mark.parametrize(
+    ("scores", "decimals", "best"),
+    [
+        ([[[0.1, 0.7, 0.7], [0.7, 0.2, 0.7]]], None, (1, 0)),  # two settings, three C
+        ([[[0.3, 0.1]], [[0.2, 0.2]], [[0.1, 0.3]]], 12, (0, 0)),  # equal but for rounding
+        ([[[np.nan, 0.1]], [[0.9, 0.1]]], None, (0, 1)),
+    ],
+)
+def test_of_equally_good_settings_the_strongest_penalty_wins_and_one_without_a_number_never(scores, decimals, best):
+    assert best_index(np.array(scores), decimals=decimals) == best
 
 
 def test_a_column_of_classes_warns_once():
@@ -278,7 +286,67 @@ def test_a_grid_that_makes_no_sense_is_one_clear_error(model, message):
         model.fit(X, Y)
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks([MLRHClassifierCV(Cs=[0.1, 1.0], cv=2), KernelMLRHClassifierCV(Cs=[0.1, 1.0], cv=2)])
-def test_scikit_learn_check_passes(estimator, check):
-    check(estimator)
+def test_the_estimator_given_stays_as_it_was():
+    estimator = MLRHClassifier(C=7.0)
+    validation_scores(estimator, X, Y, Cs=CS, splits=list(FOLDS.split(X)), scorers=[exact_match])
+    assert estimator.C == 7.0 and not hasattr(estimator, "coef_")
+
+
+GRIDS = {
+    "even": (0.01, 0.1, 1.0, 10.0, 100.0),
+    "uneven": (0.01, 0.02, 5.0, 6.0, 1e4),
+    "repeated": (0.1, 0.1, 1.0, 1.0, 10.0),
+    "without a penalty at the end": (0.1, 1.0, np.inf),
+}
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("options", [{}, {"size_bias": True}, {"l1_ratio": 0.5}, {"solver": "newton-cg"}])
+def test_every_fit_of_a_path_is_the_fit_at_that_c(grid, options):
+    Cs = [C for C in GRIDS[grid] if np.isfinite(C) or "l1_ratio" not in options]
+    model = MLRHClassifier(tol=1e-11, **options)
+    for C, fitted in zip(Cs, model._fit_path(X, Y, Cs), strict=True):
+        alone = MLRHClassifier(C=C, tol=1e-11, **options).fit(X, Y)
+        np.testing.assert_allclose(fitted.coef_, alone.coef_, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(fitted.objective_, alone.objective_, rtol=1e-7)
+
+
+def test_a_path_goes_on_where_the_last_three_fits_point_to():
+    reached = [(np.full((2, 2), place**2 - 3 * place), np.array([place, 0.0]), None) for place in (1.0, 2.0, 4.0)]
+    starts = _extrapolated(reached, np.exp([0.5, 1.0, 2.0, 4.0, 5.0]))
+    assert [start[0][0, 0] for start in starts] == pytest.approx([4.0 + 3.0, 10.0])
+    assert [start[1][0] for start in starts] == pytest.approx([5.0, 5.0])
+
+
+def test_a_path_has_no_direction_before_its_second_fit_or_along_equal_values():
+    reached = [(np.ones((1, 1)), np.ones(1), None), (np.zeros((1, 1)), np.ones(1), None)]
+    assert _extrapolated([], [1.0]) == []
+    assert _extrapolated(reached[:1], [1.0, 2.0]) == reached[:1]
+    for Cs in ([1.0, 1.0, 2.0], [1.0, 2.0, np.inf], [1.0, 1.01, 1000.0]):
+        assert _extrapolated(reached, Cs) == reached[1:]
+
+
+@pytest.mark.parametrize("model", [MLRHClassifier(), KernelMLRHClassifier(gamma=0.1)])
+def test_a_path_takes_less_than_two_thirds_of_the_iterations_of_separate_fits(model):
+    Cs = np.logspace(-1, 3, 9).tolist()
+    on_path = sum(fitted.n_iter_ for fitted in model._fit_path(X, Y, Cs))
+    alone = sum(clone(model).set_params(C=C).fit(X, Y).n_iter_ for C in Cs)
+    assert on_path < 2 / 3 * alone
+
+
+@pytest.mark.parametrize(
+    "scorers, n_held_out", [([exact_match, log_prob], 1), ([exact_match, lambda model, X, y: model.score(X, y)], 4)]
+)
+def test_kernel_values_of_held_out_rows_are_computed_once_for_the_scorers_of_distributions(scorers, n_held_out):
+    shapes = []
+
+    def kernel(A, B):
+        shapes.append((len(A), len(B)))
+        return A @ B.T
+
+    train, held_out = np.arange(40), np.arange(40, 60)
+    options = {"Cs": [0.1, 1.0, 10.0], "splits": [(train, held_out)], "scorers": scorers}
+    scores = validation_scores(KernelMLRHClassifier(kernel=kernel), X, Y, **options)
+    assert shapes.count((40, 40)) == 1 and shapes.count((20, 40)) == n_held_out
+    expected = validation_scores(KernelMLRHClassifier(kernel="linear"), X, Y, **options)
+    np.testing.assert_allclose(scores, expected, atol=1e-12)

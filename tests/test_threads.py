@@ -104,7 +104,7 @@ def test_the_number_of_threads_can_be_changed_after_the_fit():
 
 @pytest.mark.parametrize(
     ("n_jobs", "n_threads"),
-    [(None, CORES), *((-n, max(CORES + 1 - n, 1)) for n in range(1, CORES + 3)), (1, 1), (17, 17)],
+    [(None, CORES), *((-n, max(CORES + 1 - n, 1)) for n in range(1, CORES + 3)), (1, 1), (2, 2), (17, 17)],
 )
 def test_n_jobs_are_that_many_threads_where_none_means_all_cores_and_negative_ones_count_from_them(n_jobs, n_threads):
     assert effective_threads(n_jobs) == n_threads

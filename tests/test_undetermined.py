@@ -9,7 +9,6 @@ from samples import BOTH, TIGHT, make_multilabel
 from scipy import sparse
 from scipy.optimize import brentq
 from scipy.special import expit
-from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
@@ -90,28 +89,15 @@ def test_the_intercept_of_an_absent_label_is_where_the_tiny_penalty_holds_it(sol
     np.testing.assert_allclose(fitted.coef_[3], 0.0, atol=1e-5)
 
 
-def test_rows_all_of_the_largest_size_keep_the_intercepts_finite():
-    X, Y = make_multilabel(min_labels=2, max_labels=2)
-    with pytest.warns(UserWarning, match="the only size of the training rows: 2, at the limit"):
-        fitted = MLRHClassifier(min_labels=1).fit(X, Y)
-    assert np.abs(fitted.intercept_).max() < 1e3
-    assert fitted.distribution(X).cardinality_pmf()[:, 2].min() > 0.98
-
-
-def test_labels_that_every_row_has_are_named():
-    with pytest.warns(UserWarning, match="present in every training row: label 0, 1"):
-        fitted = MLRHClassifier().fit(np.eye(3), np.ones((3, 2), int))
-    assert fitted.predict(np.eye(3)).tolist() == [[1, 1]] * 3
-
-
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
-def test_rows_all_of_the_smallest_size_keep_the_intercepts_finite(solver):
-    X, y = load_iris(return_X_y=True)
-    with pytest.warns(UserWarning, match="the only size of the training rows: 1, at the limit") as caught:
-        fitted = MLRHClassifier(min_labels=1, max_labels=3, solver=solver).fit(X, np.eye(3, dtype=int)[y])
+@pytest.mark.parametrize(("size", "max_labels"), [(1, 3), (2, "auto")])
+def test_rows_all_of_the_smallest_or_largest_size_keep_the_intercepts_finite(solver, size, max_labels):
+    X, Y = make_multilabel(min_labels=size, max_labels=size)
+    with pytest.warns(UserWarning, match=f"the only size of the training rows: {size}, at the limit") as caught:
+        fitted = MLRHClassifier(min_labels=1, max_labels=max_labels, solver=solver).fit(X, Y)
     assert len(caught) == 1
     assert np.abs(fitted.intercept_).max() < 1e3
-    assert fitted.distribution(X).cardinality_pmf()[:, 1].min() > 0.98
+    assert fitted.distribution(X).cardinality_pmf()[:, size].min() > 0.98
 
 
 def test_a_size_that_nobody_has_gets_a_finite_bias():
@@ -218,12 +204,11 @@ def test_a_sparse_column_of_years_counts_as_it_does_in_a_dense_matrix():
     assert csr.score(sparse.csr_array(X), Y) == pytest.approx(dense.score(X, Y), abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("scale", "message"), [(1e200, "too large to be squared"), (1e-160, "too small to be squared")]
-)
-def test_features_whose_squares_are_no_numbers_are_an_error(scale, message):
-    with pytest.raises(ValueError, match=message):
-        MLRHClassifier(C=np.inf).fit(X * [1, 1, 1, 1, 1, scale], Y)
+@pytest.mark.parametrize("options", [{"C": np.inf}, {"l1_ratio": 0.5}], ids=str)
+@pytest.mark.parametrize(("scale", "words"), [(1e200, "too large to be squared"), (1e-160, "too small to be squared")])
+def test_features_whose_squares_are_no_numbers_are_an_error(scale, words, options):
+    with pytest.raises(ValueError, match=words):
+        MLRHClassifier(**options).fit(X * [1, 1, 1, 1, 1, scale], Y)
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1e25])
