@@ -45,14 +45,9 @@ def test_label_powerset_answers_as_the_classifier_does_on_named_sets(base):
     clf = LabelPowerset(base).fit(X[:150], Y[:150])
     assert np.array_equal(names_of(clf.predict(X[150:])), plain.predict(X[150:]))
     assert np.array_equal(names_of(clf.sets_), plain.classes_)
-
-
-def test_marginals_of_a_powerset_are_sums_over_the_sets_with_the_label():
-    X, Y = make_multilabel()
-    plain = LogisticRegression().fit(X, names_of(Y))
-    sets = np.array([[1 - int(v) for v in name.split(":")[1]] for name in plain.classes_])
-    expected = [[p[sets[:, k] == 1].sum() for k in range(4)] for p in plain.predict_proba(X)]
-    np.testing.assert_allclose(LabelPowerset().fit(X, Y).predict_proba(X), expected, atol=1e-12)
+    if hasattr(plain, "predict_proba"):
+        marginals = plain.predict_proba(X[150:]) @ clf.sets_
+        np.testing.assert_allclose(clf.predict_proba(X[150:]), marginals, atol=1e-12)
 
 
 @pytest.mark.parametrize("base", [None, GaussianNB(), KNeighborsClassifier(7), RandomForestClassifier(5)])

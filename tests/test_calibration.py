@@ -1,8 +1,5 @@
 """Tempered distributions against enumeration; calibrated confidence against hand-made folds, scikit-learn, new rows."""
 
-import doctest
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -118,6 +115,10 @@ def held_out_by_hand(estimator, X, Y, folds=FOLDS):
     return result
 
 
+def confidence_and_right(parts, Y):
+    return [d.prob(sets) for _, d, sets in parts], [(sets == Y[rows]).all(axis=1) for rows, _, sets in parts]
+
+
 def best_temperature(parts, Y, weights=None, n_imagined=4):
     """The best one by a search over the likelihood of true and imagined rows, with no use of its derivative."""
     every = reference.sets_of_sizes(Y.shape[1], 0, Y.shape[1])
@@ -153,22 +154,32 @@ def test_the_temperature_maximises_the_likelihood_of_the_held_out_sets_and_four_
     clf = CalibratedSets(estimator, cv=FOLDS).fit(X, Y)
     assert clf.temperature_ == pytest.approx(best_temperature(parts, Y), rel=1e-5)
     assert abs(np.log(clf.temperature_)) > 0.05
-    rows = np.concatenate([rows for rows, _, _ in parts])
-    np.testing.assert_array_equal(clf.rows_, rows)
-    np.testing.assert_allclose(clf.raw_confidence_, np.concatenate([d.prob(sets) for _, d, sets in parts]), rtol=1e-12)
-    right = np.concatenate([(sets == Y[rows]).all(axis=1) for rows, _, sets in parts])
+    np.testing.assert_array_equal(clf.rows_, np.concatenate([rows for rows, _, _ in parts]))
+    raw, right = map(np.concatenate, confidence_and_right(parts, Y))
+    np.testing.assert_allclose(clf.raw_confidence_, raw, rtol=1e-12)
     np.testing.assert_array_equal(clf.correct_, right)
     assert clf.raw_calibration_error_ == pytest.approx(expected_calibration_error(clf.raw_confidence_, right))
 
 
-def test_honest_confidence_has_the_temperature_of_the_other_folds():
-    X, Y = make_multilabel(80, 8)
-    parts = held_out_by_hand(MLRHClassifier(C=100), X, Y)
-    expected = [
-        d.temper(best_temperature(parts[:number] + parts[number + 1 :], Y)).prob(sets)
-        for number, (_, d, sets) in enumerate(parts)
-    ]
-    clf = CalibratedSets(MLRHClassifier(C=100), cv=FOLDS).fit(X, Y)
+@pytest.mark.parametrize(
+    ("data", "model", "folds"),
+    [
+        (make_multilabel(80, 8), MLRHClassifier(C=100), FOLDS),
+        (make_multilabel(60, 6, 6, max_labels=4), MLRHClassifier(label_space="observed"), FOLDS),
+        (make_multilabel(60, 8), MLRHClassifier(C=100), KFold(20, shuffle=True, random_state=0)),
+    ],
+    ids=["every set seen", "sets outside", "twenty folds in ten groups"],
+)
+def test_honest_confidence_has_the_temperature_and_the_share_outside_of_the_other_folds(data, model, folds):
+    X, Y = data
+    parts = held_out_by_hand(model, X, Y, folds)
+    expected = []
+    for number, (_, d, sets) in enumerate(parts):
+        others = [part for other, part in enumerate(parts) if other % 10 != number % 10]
+        inside = np.concatenate([np.isfinite(other.log_prob(Y[rows])) for rows, other, _ in others]).mean()
+        expected.append(inside * d.temper(best_temperature(others, Y)).prob(sets))
+    clf = CalibratedSets(model, cv=folds).fit(X, Y)
+    assert (clf.outside_share_ > 0.1) == (model.label_space == "observed")
     np.testing.assert_allclose(clf.confidence_, np.concatenate(expected), atol=1e-5)
     assert clf.calibration_error_ == expected_calibration_error(clf.confidence_, clf.correct_)
     assert clf.risk_coverage_.area == risk_coverage(clf.confidence_, clf.correct_).area
@@ -193,8 +204,7 @@ def test_classes_are_tempered_as_by_scikit_learn_but_for_the_imagined_rows(estim
 def test_isotonic_confidence_is_scikit_learns_regression_on_the_held_out_rows_and_two_imagined_ones():
     X, Y = make_multilabel(150, 8)
     parts = held_out_by_hand(MLRHClassifier(C=100), X, Y)
-    raw = np.concatenate([d.prob(sets) for _, d, sets in parts])
-    right = np.concatenate([(sets == Y[rows]).all(axis=1) for rows, _, sets in parts])
+    raw, right = map(np.concatenate, confidence_and_right(parts, Y))
     expected = IsotonicRegression().fit(np.append(raw, [0, 1]), np.append(right, [1, 0]))
     clf = CalibratedSets(MLRHClassifier(C=100), method="isotonic", cv=FOLDS).fit(X, Y)
     fitted = MLRHClassifier(C=100).fit(X, Y)
@@ -224,7 +234,7 @@ INDEPENDENT = [
 
 
 @pytest.mark.parametrize("estimator", INDEPENDENT, ids=lambda estimator: type(estimator).__name__)
-def test_confidence_without_a_distribution_is_the_product_over_labels_that_are_tempered_one_by_one(estimator):
+def test_confidence_without_a_distribution_is_the_product_over_labels(estimator):
     raw = np.empty(80)
     for train, rows in FOLDS.split(X):
         fitted = clone(estimator).fit(X[train], Y[train])
@@ -232,7 +242,12 @@ def test_confidence_without_a_distribution_is_the_product_over_labels_that_are_t
     clf = CalibratedSets(estimator, cv=FOLDS).fit(X, Y)
     np.testing.assert_allclose(clf.raw_confidence_, raw[clf.rows_], atol=1e-12)
     assert np.array_equal(clf.predict(X), clf.estimator_.predict(X))
-    tempered = expit(logit(marginals_of(clf.estimator_, X)) / clf.temperature_)
+    assert np.isfinite(clf.temperature_) and np.isfinite(clf.confidence(X)).all()
+
+
+def test_marginals_of_independent_labels_are_tempered_one_by_one():
+    clf = CalibratedSets(OneVsRestClassifier(LogisticRegression(C=1000))).fit(X, Y)
+    tempered = expit(logit(clf.estimator_.predict_proba(X)) / clf.temperature_)
     np.testing.assert_allclose(clf.predict_proba(X), tempered, atol=1e-12)
     expected = np.exp(independent_set_log_proba(clf.predict_proba(X), clf.predict(X)))
     np.testing.assert_allclose(clf.confidence(X), expected, atol=1e-12)
@@ -248,23 +263,22 @@ def test_certain_answers_that_are_wrong_make_the_temperature_high_and_no_error()
     assert clf.raw_confidence_.min() > 0.99 and abs(clf.confidence(X) - 1 / 8).max() < 0.05
 
 
-@pytest.mark.parametrize(
-    "wrapped",
-    [
-        make_pipeline(StandardScaler(), MLRHClassifier(C=10, size_bias=True)),
-        GridSearchCV(
-            make_pipeline(StandardScaler(), MLRHClassifier(size_bias=True)), {"mlrhclassifier__C": [10]}, cv=2
-        ),
-        make_pipeline(StandardScaler(), GridSearchCV(MLRHClassifier(size_bias=True), {"C": [10]}, cv=2)),
-        make_pipeline(StandardScaler(), make_pipeline(MLRHClassifier(C=10, size_bias=True))),
-    ],
-)
+SIZED, SIZED_10 = MLRHClassifier(size_bias=True), MLRHClassifier(C=10, size_bias=True)
+WRAPPED = [
+    make_pipeline(StandardScaler(), SIZED_10),
+    GridSearchCV(make_pipeline(StandardScaler(), SIZED), {"mlrhclassifier__C": [10]}, cv=2),
+    make_pipeline(StandardScaler(), GridSearchCV(SIZED, {"C": [10]}, cv=2)),
+    make_pipeline(StandardScaler(), make_pipeline(SIZED_10)),
+]
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED)
 def test_pipelines_and_searches_are_asked_for_the_distribution_of_their_last_step(wrapped):
     clf = CalibratedSets(wrapped, cv=FOLDS).fit(X, Y)
     raw = np.empty(80)
     for train, rows in FOLDS.split(X):
         scaler = StandardScaler().fit(X[train])
-        d = MLRHClassifier(C=10, size_bias=True).fit(scaler.transform(X[train]), Y[train])
+        d = clone(SIZED_10).fit(scaler.transform(X[train]), Y[train])
         raw[rows] = d.distribution(scaler.transform(X[rows])).top_sets(1)[1][:, 0]
     np.testing.assert_allclose(clf.raw_confidence_, np.exp(raw[clf.rows_]), atol=1e-6)
     assert clf.distribution(X).mode().sum(axis=1).max() <= 3
@@ -356,16 +370,6 @@ def test_temperatures_stay_within_limits():
     assert turned.temperature_ == 1e4 and not turned.correct_.any()
 
 
-def test_the_temperature_of_rows_that_are_all_right_is_that_of_four_imagined_rows_among_them():
-    X, y = np.repeat([[-1.0], [1.0]], 20, axis=0), np.repeat([0, 1], 20)
-    clf = CalibratedSets(LogisticRegression()).fit(X, y)
-    right = clf.raw_confidence_
-    assert clf.correct_.all() and np.ptp(right) < 1e-3
-    # Of 44 rows, 40 + 4 right.mean() are right.
-    expected = logit(right.mean()) / logit((40 + 4 * right.mean()) / 44)
-    assert clf.temperature_ == pytest.approx(expected, rel=1e-3)
-
-
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_slopes_lost_in_rounding_are_no_reason_for_a_temperature(dtype):
     X, Y = np.repeat(np.eye(4), 15, axis=0), np.repeat(np.eye(4, dtype=int), 15, axis=0)
@@ -378,12 +382,16 @@ def test_slopes_lost_in_rounding_are_no_reason_for_a_temperature(dtype):
     assert blind.temperature_ == 1.0
 
 
+def two_clouds(seed, n_samples):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, n_samples)
+    return rng.normal(size=(n_samples, 4)) + 1.6 * np.eye(4)[0] * (2 * y[:, None] - 1), y
+
+
 def test_a_temperature_of_twenty_rows_makes_new_rows_likelier_on_average():
     losses = []
     for seed in range(20):
-        rng = np.random.default_rng(seed)
-        y = rng.integers(0, 2, 2020)
-        X = rng.normal(size=(2020, 4)) + 1.6 * np.eye(4)[0] * (2 * y[:, None] - 1)
+        X, y = two_clouds(seed, 2020)
         clf = CalibratedSets(MLRHClassifier()).fit(X[:20], y[:20])
         truth = np.arange(2000), y[20:]
         losses.append([-np.log(m.predict_proba(X[20:])[truth]).mean() for m in (clf, clf.estimator_)])
@@ -394,9 +402,7 @@ def test_a_temperature_of_twenty_rows_makes_new_rows_likelier_on_average():
 @pytest.mark.parametrize("C", [1, 100])
 def test_imagined_rows_move_the_temperature_of_two_hundred_rows_by_less_than_one_percent(C, monkeypatch):
     for seed in (1, 4, 5):
-        rng = np.random.default_rng(seed)
-        y = rng.integers(0, 2, 200)
-        X = rng.normal(size=(200, 4)) + 1.6 * np.eye(4)[0] * (2 * y[:, None] - 1)
+        X, y = two_clouds(seed, 200)
         found = []
         for n_imagined in (0, 4):
             monkeypatch.setattr(calibration, "N_IMAGINED", n_imagined)
@@ -415,43 +421,16 @@ def test_confidence_allows_for_true_sets_outside_the_label_space():
     assert abs(clf.confidence(X[200:]).mean() - right) < 0.03 < given_inside.mean() - right
 
 
-def test_honest_confidence_allows_for_the_share_outside_in_the_other_folds():
-    X, Y = make_multilabel(60, 6, 6, max_labels=4)
-    model = MLRHClassifier(label_space="observed")
-    parts = held_out_by_hand(model, X, Y)
-    expected = []
-    for number, (_, d, sets) in enumerate(parts):
-        others = parts[:number] + parts[number + 1 :]
-        inside = np.concatenate([np.isfinite(other.log_prob(Y[rows])) for rows, other, _ in others]).mean()
-        expected.append(inside * d.temper(best_temperature(others, Y)).prob(sets))
-    clf = CalibratedSets(model, cv=FOLDS).fit(X, Y)
-    assert clf.outside_share_ > 0.1
-    np.testing.assert_allclose(clf.confidence_, np.concatenate(expected), atol=1e-5)
-
-
 def test_honest_isotonic_confidence_is_mapped_by_the_other_folds():
     X, Y = make_multilabel(150, 8)
     parts = held_out_by_hand(MLRHClassifier(C=100), X, Y)
-    raw = [d.prob(sets) for _, d, sets in parts]
-    right = [(sets == Y[rows]).all(axis=1) for rows, _, sets in parts]
+    raw, right = confidence_and_right(parts, Y)
     expected = []
     for number, confidence in enumerate(raw):
         others = [np.concatenate(values[:number] + values[number + 1 :]) for values in (raw, right)]
         expected.append(isotonic_map(*others).predict(confidence))
     clf = CalibratedSets(MLRHClassifier(C=100), method="isotonic", cv=FOLDS).fit(X, Y)
     np.testing.assert_allclose(clf.confidence_, np.concatenate(expected), atol=1e-6)
-
-
-def test_many_folds_are_judged_in_ten_groups():
-    X, Y = make_multilabel(60, 8)
-    folds = KFold(20, shuffle=True, random_state=0)
-    parts = held_out_by_hand(MLRHClassifier(C=100), X, Y, folds)
-    temperatures = [
-        best_temperature([part for number, part in enumerate(parts) if number % 10 != group], Y) for group in range(10)
-    ]
-    expected = [d.temper(temperatures[number % 10]).prob(sets) for number, (_, d, sets) in enumerate(parts)]
-    clf = CalibratedSets(MLRHClassifier(C=100), cv=folds).fit(X, Y)
-    np.testing.assert_allclose(clf.confidence_, np.concatenate(expected), atol=1e-5)
 
 
 class ByFirstColumn(ClassifierMixin, BaseEstimator):
@@ -522,21 +501,14 @@ def test_scaling_weights_of_at_most_one_changes_nothing(method):
     assert abs(expected.confidence(X) - expected.estimator_.predict_proba(X).max(axis=1)).max() > 0.05
 
 
-@pytest.mark.parametrize(
-    "wrapped",
-    [
-        make_pipeline(StandardScaler(), MLRHClassifier(C=10)),
-        GridSearchCV(make_pipeline(StandardScaler(), MLRHClassifier()), {"mlrhclassifier__C": [10]}, cv=2),
-        make_pipeline(StandardScaler(), GridSearchCV(MLRHClassifier(), {"C": [10]}, cv=2)),
-    ],
-)
+@pytest.mark.parametrize("wrapped", WRAPPED[:3])
 def test_the_last_step_of_a_pipeline_gets_the_weights_also_in_a_search(wrapped):
     weights = 0.5 + np.arange(80) % 3
     clf = CalibratedSets(wrapped, cv=FOLDS).fit(X, Y, sample_weight=weights)
-    scaler = StandardScaler().fit(X)
-    fitted = MLRHClassifier(C=10).fit(scaler.transform(X), Y, sample_weight=weights)
-    raw = fitted.distribution(scaler.transform(X)).marginals()
-    np.testing.assert_allclose(clf.distribution(X).temper(1 / clf.temperature_).marginals(), raw, atol=1e-6)
+    scaled = StandardScaler().fit_transform(X)
+    fitted = MLRHClassifier(C=10, size_bias=True).fit(scaled, Y, sample_weight=weights)
+    found = clf.distribution(X).temper(1 / clf.temperature_).marginals()
+    np.testing.assert_allclose(found, fitted.distribution(scaled).marginals(), atol=1e-6)
 
 
 def test_a_class_or_label_that_only_rows_of_weight_zero_have_is_none():
@@ -652,18 +624,9 @@ def test_what_cannot_be_calibrated_is_an_error_that_says_why(clf, message):
         clf.fit(X, Y)
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (([0.3, 0.4], [1, 0, 1]), r"one value per row, at least one; got shapes \(2,\) and \(3,\)"),
-        (([2.5, 0.3], [1, 0]), "confidence must hold probabilities; got 2.5 in row 0"),
-        (([0.2, 0.3], [2, 5]), "correct must hold 1 where the prediction was right"),
-        (([0.2, 0.3], [0, 1], [1, -1]), "sample_weight must hold one number per row, finite, not negative"),
-    ],
-)
-def test_an_isotonic_map_needs_probabilities_and_whether_they_were_right(rows, message):
-    with pytest.raises(ValueError, match=message):
-        isotonic_map(*rows[:2], sample_weight=rows[2] if len(rows) > 2 else None)
+def test_an_isotonic_map_needs_probabilities_as_reliability_does():
+    with pytest.raises(ValueError, match=r"confidence must hold probabilities; got 2.5 in row 0"):
+        isotonic_map([2.5, 0.3], [1, 0])
 
 
 class RefusesAllRows(ByFirstColumn):
@@ -696,12 +659,6 @@ def test_labels_that_are_not_known_are_an_error_that_says_to_drop_their_rows(met
     codes[[7, 9], 2] = 5
     with pytest.raises(ValueError, match=r"every label known, .* 2 rows have .* the first is row 7. Drop these rows"):
         meta(MLRHClassifier()).fit(X, mask(codes, 5))
-
-
-def test_the_examples_of_the_page_on_confidence_print_what_it_says():
-    page = Path(__file__).parents[1] / "docs" / "confidence.md"
-    results = doctest.testfile(str(page), module_relative=False)
-    assert results.attempted > 10 and results.failed == 0
 
 
 def test_confidence_of_a_model_that_is_not_fitted_says_so():

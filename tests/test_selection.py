@@ -24,13 +24,16 @@ def mean_log_prob(model, X, Y):
     return -set_log_loss(model.distribution(X).log_prob(Y))
 
 
+def scores_of(search):
+    return np.array([search.cv_results_[f"split{fold}_test_score"] for fold in range(3)])
+
+
 @pytest.mark.parametrize("scoring", [None, "f1_macro", mean_log_prob])
 @pytest.mark.parametrize("options", [{}, {"label_space": "observed"}, {"size_bias": True, "decision": "f1"}])
 def test_the_choice_and_the_scores_are_those_of_a_grid_search(options, scoring):
     ours = MLRHClassifierCV(Cs=CS, cv=FOLDS, scoring=scoring, tol=1e-10, **options).fit(X, Y)
     theirs = GridSearchCV(MLRHClassifier(tol=1e-10, **options), {"C": CS}, cv=FOLDS, scoring=scoring).fit(X, Y)
-    scores = np.array([theirs.cv_results_[f"split{fold}_test_score"] for fold in range(3)])
-    np.testing.assert_allclose(ours.scores_, scores, atol=1e-4)
+    np.testing.assert_allclose(ours.scores_, scores_of(theirs), atol=1e-4)
     assert theirs.best_params_["C"] == ours.C_
     assert ours.best_score_ == pytest.approx(theirs.best_score_, abs=1e-4)
     np.testing.assert_array_equal(ours.coef_, theirs.best_estimator_.coef_)
@@ -41,8 +44,7 @@ def test_a_kernel_and_its_gamma_are_chosen_as_by_a_grid_search():
     gammas = [0.01, "scale", 1.0]
     ours = KernelMLRHClassifierCV(Cs=CS, gammas=gammas, cv=FOLDS, tol=1e-10).fit(X, Y)
     theirs = GridSearchCV(KernelMLRHClassifier(tol=1e-10), {"C": CS, "gamma": gammas}, cv=FOLDS).fit(X, Y)
-    scores = np.array([theirs.cv_results_[f"split{fold}_test_score"] for fold in range(3)]).reshape(3, 3, 3)
-    np.testing.assert_allclose(ours.scores_, np.swapaxes(scores, 1, 2), atol=1e-4)
+    np.testing.assert_allclose(ours.scores_, np.swapaxes(scores_of(theirs).reshape(3, 3, 3), 1, 2), atol=1e-4)
     assert ours.best_score_ == pytest.approx(theirs.best_score_)
     fitted = KernelMLRHClassifier(C=ours.C_, gamma=ours.gamma_, tol=1e-10).fit(X, Y)
     np.testing.assert_array_equal(ours.dual_coef_, fitted.dual_coef_)
@@ -88,21 +90,11 @@ def test_the_log_probability_of_sets_is_a_scoring_for_every_form(form):
     np.testing.assert_allclose(ours.scores_, reference.scores_, rtol=1e-12)
 
 
-def test_with_unknown_labels_the_log_probability_of_what_is_known_decides():
-    known = np.where(np.random.RandomState(0).uniform(size=Y.shape) < 0.3, np.nan, Y)
-    ours = MLRHClassifierCV(Cs=CS, cv=FOLDS, scoring="log_prob", min_labels=1, max_labels=3).fit(X, known)
-    train, held_out = next(FOLDS.split(X))
-    model = MLRHClassifier(C=CS[0], min_labels=1, max_labels=3).fit(X[train], known[train])
-    expected = model.distribution(X[held_out]).log_prob_of_known(known[held_out]).mean()
-    assert ours.scores_[0, 0] == pytest.approx(expected, rel=1e-4)
-
-
 def test_classes_are_stratified_and_chosen_as_for_logistic_regression():
     classes = np.array(["a", "b", "c"])[np.minimum(Y.sum(axis=1), 3) - 1]
     ours = MLRHClassifierCV(Cs=CS, cv=3, tol=1e-12).fit(X, classes)
     grid = GridSearchCV(LogisticRegression(tol=1e-10, max_iter=5000), {"C": CS}, cv=StratifiedKFold(3)).fit(X, classes)
-    scores = np.array([grid.cv_results_[f"split{fold}_test_score"] for fold in range(3)])
-    np.testing.assert_allclose(ours.scores_, scores, atol=1e-9)
+    np.testing.assert_allclose(ours.scores_, scores_of(grid), atol=1e-9)
     assert grid.best_params_["C"] == ours.C_
 
 
@@ -143,14 +135,18 @@ def test_a_frame_keeps_its_names():
     np.testing.assert_array_equal(ours.predict(frame), MLRHClassifierCV(Cs=CS, cv=3).fit(X, Y).predict(X))
 
 
-def test_with_unknown_labels_all_scores_are_those_of_a_grid_search():
+def test_with_unknown_labels_scores_are_those_of_a_grid_search_and_the_log_probability_of_what_is_known():
     known = np.where(np.random.RandomState(0).uniform(size=Y.shape) < 0.5, np.nan, Y)
     options = {"min_labels": 1, "max_labels": 3}
     ours = MLRHClassifierCV(Cs=[0.01, 1.0, 100.0], cv=FOLDS, scoring="log_prob", **options).fit(X, known)
     theirs = GridSearchCV(MLRHClassifier(**options), {"C": [0.01, 1.0, 100.0]}, cv=FOLDS, scoring=log_prob)
     theirs.fit(X, known)
-    scores = np.array([theirs.cv_results_[f"split{fold}_test_score"] for fold in range(3)])
-    np.testing.assert_allclose(ours.scores_, scores, rtol=1e-12)
+    np.testing.assert_allclose(ours.scores_, scores_of(theirs), rtol=1e-12)
+    train, held_out = next(FOLDS.split(X))
+    model = MLRHClassifier(C=0.01, **options).fit(X[train], known[train])
+    shown = held_out[~np.isnan(known[held_out]).all(axis=1)]
+    expected = model.distribution(X[shown]).log_prob_of_known(known[shown]).mean()
+    assert ours.scores_[0, 0] == pytest.approx(expected, rel=1e-4)
 
 
 def test_rows_of_which_nothing_is_known_count_in_no_score():
@@ -260,27 +256,20 @@ def test_gammas_of_a_kernel_that_has_none_are_warned_of():
     assert warned[0].filename == __file__
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (MLRHClassifierCV(Cs=[]), "Cs must be a positive integer or positive numbers; got"),
-        (MLRHClassifierCV(Cs=[1.0, 0.0]), "Cs must be a positive integer or positive numbers"),
-        (MLRHClassifierCV(Cs=[1.0, np.nan]), "Cs must be a positive integer or positive numbers"),
-        (MLRHClassifierCV(Cs=["a"]), "Cs must be a positive integer or positive numbers"),
-        (MLRHClassifierCV(Cs=[[1.0, 2.0]]), "Cs must be a positive integer or positive numbers"),
-        (MLRHClassifierCV(l1_ratios=[]), "l1_ratios must be numbers from 0 to 1, at least one; got"),
-        (MLRHClassifierCV(l1_ratios=[0.5, 1.5]), "l1_ratios must be numbers from 0 to 1"),
-        (MLRHClassifierCV(l1_ratios=["a"]), "l1_ratios must be numbers from 0 to 1"),
-        (KernelMLRHClassifierCV(gammas=[np.inf]), "gammas must hold finite numbers"),
-        (MLRHClassifierCV(Cs=0), "The 'Cs' parameter of MLRHClassifierCV must be"),
-        (MLRHClassifierCV(scoring="beauty"), "The 'scoring' parameter of MLRHClassifierCV must be"),
-        (KernelMLRHClassifierCV(gammas=[]), "gammas must hold at least one value"),
-        (
-            KernelMLRHClassifierCV(gammas=[-1.0]),
-            "gammas must hold finite numbers of at least 0, 'scale' or 'auto'; got -1.0",
-        ),
-    ],
-)
+CS_RULE = "Cs must be a positive integer or positive numbers; got"
+RATIOS_RULE = "l1_ratios must be numbers from 0 to 1, at least one; got"
+GAMMAS_RULE = "gammas must hold finite numbers of at least 0, 'scale' or 'auto'"
+NONSENSE = [
+    *((MLRHClassifierCV(Cs=Cs), CS_RULE) for Cs in ([], [1.0, 0.0], [1.0, np.nan], ["a"], [[1.0, 2.0]])),
+    *((MLRHClassifierCV(l1_ratios=ratios), RATIOS_RULE) for ratios in ([], [0.5, 1.5], ["a"])),
+    *((KernelMLRHClassifierCV(gammas=[gamma]), f"{GAMMAS_RULE}; got {gamma}") for gamma in (np.inf, -1.0)),
+    (KernelMLRHClassifierCV(gammas=[]), "gammas must hold at least one value"),
+    (MLRHClassifierCV(Cs=0), "The 'Cs' parameter of MLRHClassifierCV must be"),
+    (MLRHClassifierCV(scoring="beauty"), "The 'scoring' parameter of MLRHClassifierCV must be"),
+]
+
+
+@pytest.mark.parametrize(("model", "message"), NONSENSE)
 def test_a_grid_that_makes_no_sense_is_one_clear_error(model, message):
     with pytest.raises(ValueError, match=message):
         model.fit(X, Y)

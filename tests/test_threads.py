@@ -56,15 +56,6 @@ def test_a_fit_is_bitwise_that_of_one_thread(n_jobs):
     np.testing.assert_array_equal(coefs[1], coefs[0])
 
 
-@pytest.mark.parametrize("label_space", [space(2), ObservedSpace(np.eye(12))], ids=["cardinality", "observed"])
-def test_four_threads_at_once_get_what_one_after_the_other_gets(label_space):
-    parts = np.array_split(SCORES, 4)
-    serial = [label_space.distribution(part).marginals() for part in parts]
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda part: label_space.distribution(part).marginals(), parts))
-    np.testing.assert_array_equal(np.vstack(together), np.vstack(serial))
-
-
 @pytest.fixture(scope="module", params=["cardinality", "observed"])
 def fitted(request):
     X = RNG.normal(size=(12_000, 4))
@@ -72,12 +63,13 @@ def fitted(request):
     return MLRHClassifier(label_space=request.param, tol=1e-3).fit(X, Y), X
 
 
-def test_a_classifier_predicts_the_same_from_four_threads_at_once(fitted):
+@pytest.mark.parametrize("method", ["predict", "predict_proba"])
+def test_a_classifier_predicts_the_same_from_four_threads_at_once(fitted, method):
     clf, X = fitted
-    parts = np.array_split(X, 4)
+    answer = getattr(clf, method)
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(clf.predict, parts))
-    np.testing.assert_array_equal(np.vstack(together), clf.predict(X))
+        together = list(pool.map(answer, np.array_split(X, 4)))
+    np.testing.assert_array_equal(np.vstack(together), answer(X))
 
 
 def in_two_workers(backend, calls):

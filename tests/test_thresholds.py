@@ -39,38 +39,24 @@ from mlrh.estimators.thresholds import METRICS, TunedThresholds, best_thresholds
 
 X, Y = make_multilabel(80)
 
-EXACT_PER_LABEL = ["f1_macro", "f1_micro", "jaccard_macro", "jaccard_micro", "hamming"]
 BY_ASCENT = ["f1_example", "jaccard", "exact_match"]
 
 
 def measure(metric, Y, predicted, *, beta=1.0, weights=None):
-    """The metric from its definition, by loops over rows and labels."""
+    """The metric from its definition."""
+    Y, predicted = np.asarray(Y, bool), np.asarray(predicted, bool)
     weights = np.ones(len(Y)) if weights is None else weights
-
-    def value(groups_of_entries, group_weights, empty):
-        total = 0.0
-        for entries, weight in zip(groups_of_entries, group_weights, strict=True):
-            tp = sum(w for y, p, w in entries if y and p)
-            fp = sum(w for y, p, w in entries if p and not y)
-            fn = sum(w for y, p, w in entries if y and not p)
-            b2 = beta**2
-            if metric.startswith("f1"):
-                top, bottom = (1 + b2) * tp, (1 + b2) * tp + b2 * fn + fp
-            elif metric.startswith("jaccard"):
-                top, bottom = tp, tp + fp + fn
-            else:
-                top, bottom = (fp + fn == 0) * 1.0, 1.0
-            total += weight * (top / bottom if bottom else empty)
-        return total / sum(group_weights)
-
-    cells = [[(Y[i, k], predicted[i, k], weights[i]) for k in range(Y.shape[1])] for i in range(len(Y))]
-    if metric == "hamming":
-        return sum(w for row in cells for y, p, w in row if y == p) / sum(w for row in cells for _, _, w in row)
-    if metric.endswith("macro"):
-        return value(list(zip(*cells, strict=True)), np.ones(Y.shape[1]), 0.0)
-    if metric.endswith("micro"):
-        return value([[cell for row in cells for cell in row]], [1.0], 0.0)
-    return value([[(y, p, 1) for y, p, _ in row] for row in cells], weights, 1.0)
+    if metric in ("hamming", "exact_match"):
+        right = predicted == Y
+        return np.average(right.mean(axis=1) if metric == "hamming" else right.all(axis=1), weights=weights)
+    is_by_row = metric in ("f1_example", "jaccard")
+    cells = np.array([Y & predicted, predicted & ~Y, Y & ~predicted]) * (1 if is_by_row else weights[:, None])
+    tp, fp, fn = cells.sum(axis=2 if is_by_row else 1 if metric.endswith("macro") else (1, 2))
+    if metric.startswith("f1"):
+        tp, fn = (1 + beta**2) * tp, beta**2 * fn
+    n_relevant = tp + fp + fn
+    share = np.where(n_relevant > 0, tp / np.where(n_relevant > 0, n_relevant, 1.0), float(is_by_row))
+    return np.average(share, weights=weights if is_by_row else None)
 
 
 def cutoffs(scores):
@@ -108,26 +94,22 @@ def test_the_reference_has_the_values_of_scikit_learn(beta):
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("metric", METRICS)
-def test_a_common_threshold_is_the_best_of_all_cutoffs(metric, seed):
-    Y, scores = rows_with_ties(seed, n_samples=9, n_labels=4)
-    beta = 2.0 if metric.startswith("f1") and seed % 2 else 1.0
-    weights = np.random.RandomState(seed).randint(0, 4, size=9) + (seed > 3) * 0.3
-    thresholds = best_thresholds(Y, scores, metric=metric, per_label=False, beta=beta, sample_weight=weights)
-    assert len(set(thresholds)) == 1
-    found = measure(metric, Y, scores > thresholds, beta=beta, weights=weights)
-    assert found == pytest.approx(best_of_all(metric, Y, scores, False, beta=beta, weights=weights), abs=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("metric", EXACT_PER_LABEL)
-def test_thresholds_per_label_are_the_best_of_all_combinations(metric, seed):
-    Y, scores = rows_with_ties(seed, n_samples=5)
-    beta = 0.5 if metric.startswith("f1") and seed % 2 else 1.0
-    weights = np.random.RandomState(seed).randint(1, 4, size=5) if seed > 1 else np.ones(5)
-    thresholds = best_thresholds(Y, scores, metric=metric, beta=beta, sample_weight=weights)
-    found = measure(metric, Y, scores > thresholds, beta=beta, weights=weights)
-    assert found == pytest.approx(best_of_all(metric, Y, scores, True, beta=beta, weights=weights), abs=1e-12)
+@pytest.mark.parametrize(
+    ("metric", "per_label"),
+    [(metric, False) for metric in METRICS] + [(metric, True) for metric in METRICS if metric not in BY_ASCENT],
+)
+def test_thresholds_are_the_best_of_all_cutoffs_and_per_label_of_all_their_combinations(metric, per_label, seed):
+    n_samples, n_labels = (5, 3) if per_label else (9, 4)
+    Y, scores = rows_with_ties(seed, n_samples, n_labels)
+    beta = (0.5 if per_label else 2.0) if metric.startswith("f1") and seed % 2 else 1.0
+    weights = np.random.RandomState(seed).randint(per_label, 4, size=n_samples) + (seed > 3) * 0.3
+    options = {"beta": beta, "metric": metric}
+    thresholds = best_thresholds(Y, scores, per_label=per_label, sample_weight=weights, **options)
+    assert per_label or len(set(thresholds)) == 1
+    found = measure(Y=Y, predicted=scores > thresholds, weights=weights, **options)
+    assert found == pytest.approx(
+        best_of_all(Y=Y, scores=scores, per_label=per_label, weights=weights, **options), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("metric", BY_ASCENT)
@@ -294,8 +276,6 @@ def test_decision_values_take_the_place_of_probabilities_where_there_are_none():
     np.testing.assert_allclose(clf.thresholds_, best_thresholds(Y, values, metric="f1_micro"))
     assert clf.default_score_ == pytest.approx(f1_score(Y, values > 0, average="micro"))
     assert not hasattr(clf, "predict_proba")
-    with pytest.raises(ValueError, match="must have predict_proba or decision_function; MultiOutputClassifier"):
-        TunedThresholds(MultiOutputClassifier(SVC())).fit(X, Y)
 
 
 @pytest.mark.parametrize("per_label", [True, False])
@@ -512,35 +492,31 @@ def test_other_errors_of_the_estimator_are_said_first_where_a_label_is_constant(
         TunedThresholds(MLRHClassifier()).fit(X, Y)
 
 
-def test_folds_that_cannot_be_made_are_an_error():
-    X, Y = make_multilabel(8)
-    with pytest.raises(ValueError, match="got 9 folds for n_samples=8"):
-        TunedThresholds(KNeighborsClassifier(1), cv=9).fit(X, Y)
-    with pytest.raises(ValueError, match="at least 2 folds with held-out rows of positive weight; got 1"):
-        TunedThresholds(KNeighborsClassifier(1), cv=[(np.arange(4), np.arange(4, 8))]).fit(X, Y)
-    assert len(TunedThresholds(KNeighborsClassifier(1)).fit(X[:3], Y[:3]).cv_scores_) == 3
+class OneColumn(OneVsRestClassifier):
+    def predict_proba(self, X):
+        return super().predict_proba(X)[:, :1]
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"metric": "f1"}, "The 'metric' parameter of TunedThresholds must be"),
-        ({"beta": 0.0}, "The 'beta' parameter of TunedThresholds must be"),
-        ({"beta": 2.0, "metric": "jaccard"}, "must be 1 with metric='jaccard'"),
-    ],
-)
-def test_parameters_without_meaning_are_an_error(parameters, message):
+KNN = KNeighborsClassifier(1)
+REFUSED = [
+    (TunedThresholds(KNN, metric="f1"), "The 'metric' parameter of TunedThresholds must be"),
+    (TunedThresholds(KNN, beta=0.0), "The 'beta' parameter of TunedThresholds must be"),
+    (TunedThresholds(KNN, beta=2.0, metric="jaccard"), "must be 1 with metric='jaccard'"),
+    (TunedThresholds(KNN, cv=81), "got 81 folds for n_samples=80"),
+    (TunedThresholds(KNN, cv=[(np.arange(4), np.arange(4, 8))]), "at least 2 folds with held-out rows of .*; got 1"),
+    (TunedThresholds(OneColumn(LogisticRegression())), r"must give 4 labels to each of \d+ rows; got shape"),
+    (TunedThresholds(MultiOutputClassifier(SVC())), "must have predict_proba or decision_function; MultiOutput"),
+]
+
+
+@pytest.mark.parametrize(("clf", "message"), REFUSED)
+def test_what_cannot_be_tuned_is_an_error_that_says_why(clf, message):
     with pytest.raises(ValueError, match=message):
-        TunedThresholds(KNeighborsClassifier(1), **parameters).fit(*make_multilabel(8))
+        clf.fit(X, Y)
 
 
-def test_answers_of_the_wrong_shape_are_an_error():
-    class OneColumn(OneVsRestClassifier):
-        def predict_proba(self, X):
-            return super().predict_proba(X)[:, :1]
-
-    with pytest.raises(ValueError, match=r"must give 4 labels to each of \d+ rows; got shape"):
-        TunedThresholds(OneColumn(LogisticRegression())).fit(*make_multilabel(40))
+def test_three_rows_have_three_folds():
+    assert len(TunedThresholds(KNN).fit(X[:3], Y[:3]).cv_scores_) == 3
 
 
 def test_search_and_pipelines_choose_with_the_tuned_predictions():
