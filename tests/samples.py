@@ -46,8 +46,8 @@ def one_sentence(error):
 
 
 def marginals_of(fitted, X):
-    """Probabilities (n_samples, n_labels) of a classifier that may answer with a list of one array per label."""
+    """Probabilities (n_samples, n_labels), which may come as a sparse matrix or as a list of one array per label."""
     answer = fitted.predict_proba(X)
-    if isinstance(answer, list):
-        answer = [part @ (np.asarray(own) == 1) for part, own in zip(answer, fitted.classes_, strict=True)]
-    return np.column_stack(answer) if isinstance(answer, list) else answer
+    if not isinstance(answer, list):
+        return answer.toarray() if sparse.issparse(answer) else answer
+    return np.column_stack([part @ (np.asarray(own) == 1) for part, own in zip(answer, fitted.classes_, strict=True)])

@@ -70,15 +70,12 @@ def test_a_set_far_from_the_row_keeps_a_finite_log_probability():
 def test_with_one_class_per_row_the_powerset_is_the_classifier(classes):
     X, codes = load_iris(return_X_y=True)
     y = np.array(classes)[codes]
-    plain, clf = (
-        clf.fit(X, y) for clf in (LogisticRegression(max_iter=1000), LabelPowerset(LogisticRegression(max_iter=1000)))
-    )
+    base = LogisticRegression(max_iter=1000)
+    plain, clf = (model.fit(X, y) for model in (base, LabelPowerset(base)))
     assert np.array_equal(clf.predict(X), plain.predict(X)) and np.array_equal(clf.classes_, plain.classes_)
     np.testing.assert_allclose(clf.predict_proba(X), plain.predict_proba(X), atol=1e-6)
-    place = np.searchsorted(plain.classes_, y)
-    np.testing.assert_allclose(
-        np.exp(clf.set_log_proba(X, y)), plain.predict_proba(X)[np.arange(150), place], atol=1e-6
-    )
+    expected = plain.predict_proba(X)[np.arange(150), np.searchsorted(plain.classes_, y)]
+    np.testing.assert_allclose(np.exp(clf.set_log_proba(X, y)), expected, atol=1e-6)
     assert clf.score(X, y) == plain.score(X, y)
 
 
@@ -152,11 +149,8 @@ def test_label_powerset_hands_x_on_as_it_is():
     clf = LabelPowerset(make_pipeline(CountVectorizer(), LogisticRegression())).fit(texts, Y)
     assert clf.predict(["sun sun sun"]).tolist() == [[0, 1]]
     X, Y = make_multilabel(60)
-    np.testing.assert_allclose(
-        LabelPowerset().fit(sparse.csr_matrix(X), Y).predict_proba(sparse.csr_matrix(X)),
-        LabelPowerset().fit(X, Y).predict_proba(X),
-        atol=1e-4,
-    )
+    dense, csr = (LabelPowerset().fit(rows, Y).predict_proba(rows) for rows in (X, sparse.csr_matrix(X)))
+    np.testing.assert_allclose(csr, dense, atol=1e-4)
 
 
 def test_rows_of_x_and_y_that_differ_in_number_are_an_error():
@@ -278,7 +272,6 @@ def test_chains_get_the_probability_of_a_constant_label(value, cv, method):
 
 
 def test_a_label_that_a_part_of_cross_validation_lacks_has_probability_zero_there():
-    X, _ = make_multilabel(60)
     rare = (np.arange(60) == 0).astype(int)
     proba = cross_val_predict(OrConstant(LogisticRegression()), X, rare, cv=KFold(3), method="predict_proba")
     assert np.array_equal(proba[:20], np.tile([1.0, 0.0], (20, 1)))  # fitted without row 0
@@ -301,10 +294,8 @@ def test_rows_of_weight_zero_make_no_second_class():
 def test_or_constant_is_the_estimator_where_there_are_several_classes():
     X, y = load_iris(return_X_y=True)
     weights = np.arange(150) % 4
-    plain, clf = (
-        clf.fit(X, y, sample_weight=weights)
-        for clf in (LogisticRegression(max_iter=1000), OrConstant(LogisticRegression(max_iter=1000)))
-    )
+    base = LogisticRegression(max_iter=1000)
+    plain, clf = (model.fit(X, y, sample_weight=weights) for model in (base, OrConstant(base)))
     np.testing.assert_array_equal(clf.predict_proba(X), plain.predict_proba(X))
     np.testing.assert_array_equal(clf.predict(X), plain.predict(X))
 

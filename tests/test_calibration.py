@@ -463,13 +463,6 @@ def test_the_class_of_a_row_has_no_part_in_its_own_honest_confidence_though_fold
         assert (other.confidence_ != clf.confidence_).any()
 
 
-def test_folds_that_all_lie_in_the_first_are_an_error():
-    X, Y = make_multilabel(40)
-    folds = [(np.arange(20), np.arange(20, 40)), (np.arange(20), np.arange(20, 30))]
-    with pytest.raises(ValueError, match=r"the first fold holds out all 20\. Use folds that don't overlap"):
-        CalibratedSets(MLRHClassifier(), cv=folds).fit(X, Y)
-
-
 def test_a_row_of_weight_two_counts_twice_and_one_of_weight_zero_not_at_all():
     X, Y = make_multilabel(90)
     weights = np.arange(90) % 3
@@ -608,6 +601,7 @@ def test_parallel_folds_sparse_rows_and_kernel_matrices_give_the_same_confidence
     np.testing.assert_allclose(gram.confidence(X @ X.T), expected.confidence(X), atol=1e-4)
 
 
+INSIDE = [(np.arange(20), np.arange(20, 40)), (np.arange(20), np.arange(20, 30))]
 UNFIT = [
     (CalibratedSets(MLRHClassifier(), method="platt"), "The 'method' parameter of CalibratedSets must be"),
     (
@@ -615,6 +609,7 @@ UNFIT = [
         "must have distribution or predict_proba once fitted; One",
     ),
     (CalibratedSets(MLRHClassifier(), cv=81), "got 81 folds for n_samples=80"),
+    (CalibratedSets(MLRHClassifier(), cv=INSIDE), r"the first fold holds out all 20\. Use folds that don't overlap"),
 ]
 
 

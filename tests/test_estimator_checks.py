@@ -9,15 +9,9 @@ from sklearn.svm import SVC, LinearSVC
 from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from mlrh import (
-    CalibratedSets,
-    KernelMLRHClassifier,
-    KernelMLRHClassifierCV,
-    MLRHClassifier,
-    MLRHClassifierCV,
-    TunedThresholds,
-)
+from mlrh import CalibratedSets, KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
 from mlrh.baselines import LabelPowerset, MLkNN, OrConstant
+from mlrh.estimators.thresholds import TunedThresholds
 
 CLASSES_AND_SPACES = [
     (classifier, label_space)

@@ -34,18 +34,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 
-from mlrh import (
-    CalibratedSets,
-    KernelMLRHClassifier,
-    KernelMLRHClassifierCV,
-    MLRHClassifier,
-    MLRHClassifierCV,
-    TunedThresholds,
-)
+from mlrh import CalibratedSets, KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
 from mlrh.baselines import LabelPowerset, MLkNN, OrConstant
 from mlrh.data import MultilabelData
 from mlrh.data.containers import Schema
 from mlrh.estimators._targets import Targets
+from mlrh.estimators.thresholds import TunedThresholds
 from mlrh.persistence import ModelFileError, load, save
 from mlrh.spaces import CardinalitySpace, ObservedSpace
 
@@ -386,6 +380,7 @@ class OwnText(str):
     __slots__ = ()
 
 
+FOREST = make_pipeline(RandomForestClassifier(2, random_state=0)).fit(X, Y)
 HOLDS_ITSELF: list = []
 HOLDS_ITSELF.append(HOLDS_ITSELF)
 REFUSED = {
@@ -397,10 +392,7 @@ REFUSED = {
     "around own class": (make_pipeline(OwnClassifier().fit(X, Y)), r"may not hold \S*OwnClassifier\.$"),
     "own text": ({"name": [OwnText("x")]}, r"model\['name'\]\[0\] .*OwnText"),
     "key": ({len: 1}, r"a key of model .*builtins\.len"),
-    "forest": (
-        make_pipeline(RandomForestClassifier(2, random_state=0)).fit(X, Y),
-        r"model\.steps\[0\]\[1\]\.estimators_\[0\]\.tree_ .*sklearn\.tree\._tree\.Tree",
-    ),
+    "forest": (FOREST, r"model\.steps\[0\]\[1\]\.estimators_\[0\]\.tree_ .*sklearn\.tree\._tree\.Tree"),
     "transformer": (make_pipeline(FunctionTransformer(print)), r"model\.steps\[0\]\[1\]\.func .*print"),
     "objects": (np.array([1, object()], object), r"model\[1\] .*object"),
     "text without a width": (np.array(["a"], np.dtypes.StringDType()), r"model can't be saved, .*StringDType"),
@@ -434,8 +426,7 @@ SEARCHES = {
 def test_a_fitted_search_is_refused_with_the_advice_to_save_its_best_estimator(name, path):
     search, where = SEARCHES[name]
     search.fit(X, CLASSES["two"])
-    with pytest.raises(
-        ModelFileError, match=rf"^{where} can't .* fitted \w+SearchCV .*; save its best_estimator_"
-    ) as error:
+    words = rf"^{where} can't .* fitted \w+SearchCV .*; save its best_estimator_"
+    with pytest.raises(ModelFileError, match=words) as error:
         save(search, path)
     assert one_sentence(error) and not path.exists()

@@ -66,17 +66,15 @@ def saved(tmp_path_factory):
     return path.read_bytes()
 
 
+SKOPS = "is a skops file, but not a model file that mlrh saved"
 NOT_MODELS = {
     "empty": (b"", "is empty"),
     "text": (b"hello world", "is not a model file"),
     "pickle": (pickle.dumps(Trap()), "is a pickle"),
     "old pickle": (pickle.dumps(Trap(), protocol=0), "is not a model file"),
     "archive": (archive_of({"a": "b"}), "is an archive, but not a model file"),
-    "skops": (skops.io.dumps([1]), "is a skops file, but not a model file that mlrh saved; skops.io.load may load it"),
-    "skops of others": (
-        skops.io.dumps({"f": os.system}),
-        r"is a skops file, but not a model file that mlrh saved; it is not loaded and holds posix\.system",
-    ),
+    "skops": (skops.io.dumps([1]), f"{SKOPS}; skops.io.load may load it"),
+    "skops of others": (skops.io.dumps({"f": os.system}), rf"{SKOPS}; it is not loaded and holds posix\.system"),
     "schema of others": (archive_of({"schema.json": "[]"}), "is an archive, but not a model file"),
     "packed skops": (skops.io.dumps([1], compression=zipfile.ZIP_DEFLATED), "is an archive, but not a model file"),
 }
@@ -170,20 +168,16 @@ def of_targets(kind, container, classes):
     return {"mlrh": "Targets", "state": {"kind": kind, "classes": classes, "dtype": "int64", "container": container}}
 
 
+SETS_TWICE = {"sets": np.ones((2, 2), np.int8), "set_bias": np.zeros(2)}
+PLACE = "mlrh.spaces.observed.ObservedSpace"
 FORGED = {
     "sizes out of order": (of_sizes(min_labels=2, max_labels=1), "Sizes must be integers"),
     "a bias too short": (of_sizes(size_bias=np.zeros(2)), "size_bias must be 4 finite numbers"),
     "a space too large": (of_sizes(n_labels=10**11, size_bias=None), "size_bias must be 100000000001"),
     "a space without a bias": ({"mlrh": "CardinalitySpace", "state": {"n_labels": 10**11}}, "KeyError: 'size_bias'"),
-    "sets twice": (
-        {"mlrh": "ObservedSpace", "state": {"sets": np.ones((2, 2), np.int8), "set_bias": np.zeros(2)}},
-        "sets must be distinct",
-    ),
+    "sets twice": ({"mlrh": "ObservedSpace", "state": SETS_TWICE}, "sets must be distinct"),
     "a space nobody trusts": ({"mlrh": "space", "name": "os.system", "state": {}}, "is not of mlrh, os.system"),
-    "a space of ours by its place": (
-        {"mlrh": "space", "name": "mlrh.spaces.observed.ObservedSpace", "state": {}},
-        "is not of mlrh",
-    ),
+    "a space of ours by its place": ({"mlrh": "space", "name": PLACE, "state": {}}, "is not of mlrh"),
     "a function as container": (of_targets("sparse", "save_npz", np.arange(2)), "TypeError|y of kind"),
     "sets in a function": (of_targets("sets", "print", np.arange(2)), "y of kind 'sets' in a 'print'"),
     "classes that are no array": (of_targets("sets", "set", 5), "y of kind 'sets'"),

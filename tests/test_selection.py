@@ -101,10 +101,8 @@ def test_classes_are_stratified_and_chosen_as_for_logistic_regression():
 def test_weights_count_in_fits_and_scores():
     weight = np.where(np.arange(len(X)) % 3 == 0, 3, 1)
     rows = np.repeat(np.arange(len(X)), weight)
-    folds = [
-        (np.flatnonzero(np.arange(len(X)) % 2 == part), np.flatnonzero(np.arange(len(X)) % 2 != part))
-        for part in (0, 1)
-    ]
+    halves = np.arange(0, len(X), 2), np.arange(1, len(X), 2)
+    folds = [halves, halves[::-1]]
     repeated = [tuple(np.flatnonzero(np.isin(rows, side)) for side in fold) for fold in folds]
     weighted = MLRHClassifierCV(Cs=CS, cv=folds, tol=1e-12).fit(X, Y, sample_weight=weight)
     doubled = MLRHClassifierCV(Cs=CS, cv=repeated, tol=1e-12).fit(X[rows], Y[rows])
@@ -216,11 +214,7 @@ def test_a_column_of_classes_warns_once():
     ("model", "y", "message"),
     [
         (MLRHClassifierCV(Cs=CS), np.where(Y == 1, 1, np.nan), "use scoring='log_prob'"),
-        (
-            MLRHClassifierCV(Cs=CS, scoring="f1_macro"),
-            FORMS["sets"](Y),
-            "takes no label sets; make an indicator matrix",
-        ),
+        (MLRHClassifierCV(Cs=CS, scoring="f1_macro"), FORMS["sets"](Y), "no label sets; make an indicator matrix"),
         (MLRHClassifierCV(Cs=CS, scoring=lambda *_: np.nan), Y, "answered with NaN for all of them"),
         (MLRHClassifierCV(Cs=CS, cv=2, min_labels=2), Y, "A fold can't be fitted .rows are counted within"),
     ],

@@ -69,9 +69,8 @@ def test_solver_reaches_the_common_optimum(solver, problem):
     reference = solve("newton-cg", problem)
     assert solution.converged
     assert solution.value == pytest.approx(reference.value, rel=1e-10)
-    np.testing.assert_allclose(
-        scores(objective, solution.parameters), scores(objective, reference.parameters), rtol=0, atol=1e-5
-    )
+    found, expected = (scores(objective, own.parameters) for own in (solution, reference))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("solver", "problem"), CASES)

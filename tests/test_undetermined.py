@@ -17,25 +17,16 @@ from mlrh import KernelMLRHClassifier, MLRHClassifier
 X, Y = make_multilabel()
 
 
+EXCLUDED = "Row {} of y has {} labels, which {} excludes, as it does 1 of 3 rows; set {}"
+
+
 @pytest.mark.parametrize(
     ("options", "Y", "message"),
     [
-        (
-            {"min_labels": 1},
-            [[1, 0], [0, 0], [1, 1]],
-            r"Row 1 of y has 0 labels, which min_labels=1 excludes, as it does 1 of 3 rows; set min_labels=0",
-        ),
-        (
-            {"max_labels": 1},
-            [[1, 0], [0, 1], [1, 1]],
-            r"Row 2 of y has 2 labels, which max_labels=1 excludes, as it does 1 of 3 rows; set max_labels=2",
-        ),
+        ({"min_labels": 1}, [[1, 0], [0, 0], [1, 1]], EXCLUDED.format(1, 0, "min_labels=1", "min_labels=0")),
+        ({"max_labels": 1}, [[1, 0], [0, 1], [1, 1]], EXCLUDED.format(2, 2, "max_labels=1", "max_labels=2")),
         ({"max_labels": 3}, [[1, 0], [0, 1], [1, 1]], "max_labels=3, n_labels=2"),
-        (
-            {"min_labels": 2, "max_labels": 1},
-            [[1, 1], [1, 1], [1, 1]],
-            "min_labels must be at most max_labels; got 2 and 1",
-        ),
+        ({"min_labels": 2, "max_labels": 1}, [[1, 1]] * 3, "min_labels must be at most max_labels; got 2 and 1"),
     ],
 )
 @pytest.mark.parametrize("label_space", ["cardinality", "observed"])
@@ -142,12 +133,11 @@ DEGENERATE = {
 @BOTH
 @pytest.mark.parametrize("C", [1.0, np.inf])
 @pytest.mark.parametrize("case", DEGENERATE)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # there may be no optimum without penalty
 def test_degenerate_features_give_finite_coefficients_and_probabilities(classifier, case, C):
     X, Y = make_multilabel()
     X = DEGENERATE[case](X)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # without a penalty these may have no optimum
-        fitted = classifier(C=C, max_iter=200).fit(X, Y)
+    fitted = classifier(C=C, max_iter=200).fit(X, Y)
     weights = fitted.coef_ if hasattr(fitted, "coef_") else fitted.dual_coef_
     assert np.isfinite(weights).all()
     proba = fitted.predict_proba(X)

@@ -1,7 +1,5 @@
 """Training where some entries of y are NaN or masked: nobody looked."""
 
-import warnings
-
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -9,7 +7,6 @@ import pytest
 from samples import BOTH, TIGHT, make_multilabel
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
@@ -91,10 +88,9 @@ def test_a_fit_starts_from_one_logistic_regression_per_label():
 
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm"])
 @pytest.mark.parametrize("space", SPACES)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_no_iteration_increases_the_objective(solver, space):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model = MLRHClassifier(solver=solver, max_iter=100, **SPACES[space]).fit(X, Y)
+    model = MLRHClassifier(solver=solver, max_iter=100, **SPACES[space]).fit(X, Y)
     assert len(model.history_) > 2
     assert np.diff(model.history_).max() <= 1e-13 * model.history_[0]
 

@@ -86,26 +86,20 @@ def test_a_fit_that_fails_leaves_the_one_before_as_it_was(warm_start):
     np.testing.assert_allclose(fresh.set_params(l1_ratio=0.0).fit(X, Y).predict_proba(X), before)
 
 
-def interrupt_at(monkeypatch, owner, name, n_calls):
-    """Press Ctrl-C in the middle of that call of a method, which then goes on."""
-    method, calls = getattr(owner, name), []
+def interrupted_fit(model, X, Y, monkeypatch):
+    """Press Ctrl-C in the middle of the fourth call for the gradient, which then goes on."""
+    name = "with_curvatures" if model.l1_ratio else "value_and_gradient"
+    method, calls = getattr(Objective, name), []
 
     def interrupted(self, *arguments):
         calls.append(1)
-        if len(calls) == n_calls:
+        if len(calls) == 4:
             signal.raise_signal(signal.SIGINT)
         return method(self, *arguments)
 
-    monkeypatch.setattr(owner, name, interrupted)
-
-
-def interrupted_fit(model, X, Y, monkeypatch):
-    """Ctrl-C in the fourth look at the gradient."""
-    name = "with_curvatures" if model.l1_ratio else "value_and_gradient"
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, Objective, name, 4)
-        with pytest.raises(KeyboardInterrupt):
-            model.fit(X, Y)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Objective, name, interrupted)
+        model.fit(X, Y)
 
 
 @pytest.mark.parametrize(
