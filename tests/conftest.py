@@ -30,3 +30,9 @@ def failure(capsys, monkeypatch):
         return printed.err
 
     return line_of
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Where a model file goes."""
+    return tmp_path / "model.mlrh"

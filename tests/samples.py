@@ -31,3 +31,23 @@ FORMS = {
     "polars": lambda Y: pl.DataFrame(Y, schema=list("abcd"), orient="row"),
     "sets": lambda Y: [{"abcd"[k] for k in np.flatnonzero(row)} for row in Y],
 }
+
+
+def assert_in_form(answer, sets, form):
+    """The answer is these rows of 0 and 1 in that form of y; a list of rows is answered with an array."""
+    wanted = FORMS[form](sets)
+    assert type(answer) is (np.ndarray if form == "list" else type(wanted))
+    assert (answer != wanted).nnz == 0 if form == "sparse" else np.array_equal(answer, wanted)
+
+
+def one_sentence(error):
+    text = str(error.value)
+    return "\n" not in text and text.endswith(".") and ". " not in text
+
+
+def marginals_of(fitted, X):
+    """Probabilities (n_samples, n_labels), which may come as a sparse matrix or as a list of one array per label."""
+    answer = fitted.predict_proba(X)
+    if not isinstance(answer, list):
+        return answer.toarray() if sparse.issparse(answer) else answer
+    return np.column_stack([part @ (np.asarray(own) == 1) for part, own in zip(answer, fitted.classes_, strict=True)])

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-from samples import FORMS, make_multilabel
+from samples import make_multilabel
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_iris
@@ -13,34 +13,19 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict
-from sklearn.multiclass import OneVsRestClassifier
+from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mlrh.baselines import LabelPowerset, MLkNN, OrConstant, chain_set_log_proba, independent_set_log_proba
 
+X, Y = make_multilabel(60)
+
 ALL_SETS = np.array(list(product((0, 1), repeat=4)), np.int8)
 BASES = [LogisticRegression(), SVC(gamma=0.3), RandomForestClassifier(10, random_state=0)]
-
-
-@parametrize_with_checks(
-    [
-        LabelPowerset(),
-        LabelPowerset(GaussianNB()),
-        MLkNN(),
-        MLkNN(n_neighbors=3, smoothing=0.5),
-        OrConstant(LogisticRegression()),
-        OrConstant(SVC()),
-    ]
-)
-def test_scikit_learn_check_passes(estimator, check):
-    check(estimator)
 
 
 def names_of(Y):
@@ -60,19 +45,13 @@ def test_label_powerset_answers_as_the_classifier_does_on_named_sets(base):
     clf = LabelPowerset(base).fit(X[:150], Y[:150])
     assert np.array_equal(names_of(clf.predict(X[150:])), plain.predict(X[150:]))
     assert np.array_equal(names_of(clf.sets_), plain.classes_)
-
-
-def test_marginals_of_a_powerset_are_sums_over_the_sets_with_the_label():
-    X, Y = make_multilabel()
-    plain = LogisticRegression().fit(X, names_of(Y))
-    sets = np.array([[1 - int(v) for v in name.split(":")[1]] for name in plain.classes_])
-    expected = [[p[sets[:, k] == 1].sum() for k in range(4)] for p in plain.predict_proba(X)]
-    np.testing.assert_allclose(LabelPowerset().fit(X, Y).predict_proba(X), expected, atol=1e-12)
+    if hasattr(plain, "predict_proba"):
+        marginals = plain.predict_proba(X[150:]) @ clf.sets_
+        np.testing.assert_allclose(clf.predict_proba(X[150:]), marginals, atol=1e-12)
 
 
 @pytest.mark.parametrize("base", [None, GaussianNB(), KNeighborsClassifier(7), RandomForestClassifier(5)])
 def test_probabilities_of_all_sets_sum_to_one_and_unseen_sets_have_none(base):
-    X, Y = make_multilabel(60)
     clf = LabelPowerset(base).fit(X, Y)
     log_proba = clf.set_log_proba(*every_set_of(X)).reshape(len(X), -1)
     np.testing.assert_allclose(np.exp(log_proba).sum(axis=1), 1)
@@ -91,31 +70,13 @@ def test_a_set_far_from_the_row_keeps_a_finite_log_probability():
 def test_with_one_class_per_row_the_powerset_is_the_classifier(classes):
     X, codes = load_iris(return_X_y=True)
     y = np.array(classes)[codes]
-    plain, clf = (
-        clf.fit(X, y) for clf in (LogisticRegression(max_iter=1000), LabelPowerset(LogisticRegression(max_iter=1000)))
-    )
+    base = LogisticRegression(max_iter=1000)
+    plain, clf = (model.fit(X, y) for model in (base, LabelPowerset(base)))
     assert np.array_equal(clf.predict(X), plain.predict(X)) and np.array_equal(clf.classes_, plain.classes_)
     np.testing.assert_allclose(clf.predict_proba(X), plain.predict_proba(X), atol=1e-6)
-    place = np.searchsorted(plain.classes_, y)
-    np.testing.assert_allclose(
-        np.exp(clf.set_log_proba(X, y)), plain.predict_proba(X)[np.arange(150), place], atol=1e-6
-    )
+    expected = plain.predict_proba(X)[np.arange(150), np.searchsorted(plain.classes_, y)]
+    np.testing.assert_allclose(np.exp(clf.set_log_proba(X, y)), expected, atol=1e-6)
     assert clf.score(X, y) == plain.score(X, y)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("classifier", [LabelPowerset, MLkNN])
-def test_every_form_of_y_is_fitted_alike_and_answered_in_its_own_form(classifier, form):
-    X, Y = make_multilabel()
-    expected = classifier().fit(X, Y)
-    y = FORMS[form](Y)
-    clf = classifier().fit(X, y)
-    np.testing.assert_allclose(clf.predict_proba(X), expected.predict_proba(X), atol=1e-12)
-    answer, wanted = clf.predict(X), FORMS[form](expected.predict(X))
-    assert type(answer) is type(wanted) or form == "list"
-    same = (answer != wanted).nnz == 0 if form == "sparse" else np.array_equal(answer, wanted)
-    assert same
-    assert clf.score(X, y) == (expected.predict(X) == Y).all(axis=1).mean()
 
 
 class Refusing(LogisticRegression):
@@ -134,8 +95,7 @@ def test_a_single_set_is_the_answer_without_fitting():
 
 
 def test_a_row_of_weight_two_counts_twice_and_one_of_weight_zero_is_absent():
-    X, Y = make_multilabel(80)
-    weights = np.arange(80) % 3
+    weights = np.arange(60) % 3
     strict = LabelPowerset(LogisticRegression(tol=1e-10, max_iter=10_000))
     weighted = clone(strict).fit(X, Y, sample_weight=weights)
     repeated = clone(strict).fit(np.repeat(X, weights, axis=0), np.repeat(Y, weights, axis=0))
@@ -183,36 +143,14 @@ def test_decision_scores_are_finite_and_rank_rows_as_the_probabilities_do(clf):
     assert np.array_equal(clf.fit(X, y).decision_function(X) > 0, clf.predict_proba(X)[:, 1] > 0.5)
 
 
-def accuracy_on_named_sets(X, Y, C):
-    """Mean accuracy over three consecutive folds of logistic regression on named sets."""
-    shares = []
-    for fold in np.array_split(np.arange(len(X)), 3):
-        rest = np.setdiff1d(np.arange(len(X)), fold)
-        plain = make_pipeline(StandardScaler(), LogisticRegression(C=C)).fit(X[rest], names_of(Y[rest]))
-        shares.append((plain.predict(X[fold]) == names_of(Y[fold])).mean())
-    return np.mean(shares)
-
-
-def test_grid_search_over_the_inner_estimator_finds_what_a_loop_finds():
-    X, Y = make_multilabel(150)
-    pipeline = make_pipeline(StandardScaler(), LabelPowerset(LogisticRegression()))
-    grid = [0.001, 0.1, 10.0]
-    search = GridSearchCV(pipeline, {"labelpowerset__estimator__C": grid}, cv=3).fit(X, Y)
-    expected = [accuracy_on_named_sets(X, Y, C) for C in grid]
-    np.testing.assert_allclose(search.cv_results_["mean_test_score"], expected, atol=1e-12)
-
-
 def test_label_powerset_hands_x_on_as_it_is():
     texts = ["rain and wind", "sun", "rain then sun", "wind", "sun sun", "rain"]
     Y = [[1, 0], [0, 1], [1, 1], [1, 0], [0, 1], [1, 0]]
     clf = LabelPowerset(make_pipeline(CountVectorizer(), LogisticRegression())).fit(texts, Y)
     assert clf.predict(["sun sun sun"]).tolist() == [[0, 1]]
     X, Y = make_multilabel(60)
-    np.testing.assert_allclose(
-        LabelPowerset().fit(sparse.csr_matrix(X), Y).predict_proba(sparse.csr_matrix(X)),
-        LabelPowerset().fit(X, Y).predict_proba(X),
-        atol=1e-4,
-    )
+    dense, csr = (LabelPowerset().fit(rows, Y).predict_proba(rows) for rows in (X, sparse.csr_matrix(X)))
+    np.testing.assert_allclose(csr, dense, atol=1e-4)
 
 
 def test_rows_of_x_and_y_that_differ_in_number_are_an_error():
@@ -282,7 +220,6 @@ def test_more_neighbours_than_other_rows_are_all_the_other_rows():
 
 
 def test_ml_knn_is_the_same_on_sparse_rows_and_on_their_distances():
-    X, Y = make_multilabel(60)
     dense = MLkNN(5).fit(X[:40], Y[:40]).predict_proba(X[40:])
     csr = sparse.csr_matrix(X)
     np.testing.assert_allclose(MLkNN(5).fit(csr[:40], Y[:40]).predict_proba(csr[40:]), dense, atol=1e-12)
@@ -315,7 +252,6 @@ def test_ml_knn_refuses_parameters_that_leave_a_probability_undefined(parameters
 @pytest.mark.parametrize("base", [LogisticRegression(), SVC()])
 @pytest.mark.parametrize("meta", [ClassifierChain, MultiOutputClassifier])
 def test_a_constant_label_is_answered_with_its_constant_and_changes_no_other_label(meta, base, value):
-    X, Y = make_multilabel(60)
     with pytest.raises(ValueError, match="class"):
         meta(base).fit(X, np.insert(Y, 4, value, axis=1))
     # The constant comes last, so that no link of the chain sees it.
@@ -336,7 +272,6 @@ def test_chains_get_the_probability_of_a_constant_label(value, cv, method):
 
 
 def test_a_label_that_a_part_of_cross_validation_lacks_has_probability_zero_there():
-    X, _ = make_multilabel(60)
     rare = (np.arange(60) == 0).astype(int)
     proba = cross_val_predict(OrConstant(LogisticRegression()), X, rare, cv=KFold(3), method="predict_proba")
     assert np.array_equal(proba[:20], np.tile([1.0, 0.0], (20, 1)))  # fitted without row 0
@@ -359,10 +294,8 @@ def test_rows_of_weight_zero_make_no_second_class():
 def test_or_constant_is_the_estimator_where_there_are_several_classes():
     X, y = load_iris(return_X_y=True)
     weights = np.arange(150) % 4
-    plain, clf = (
-        clf.fit(X, y, sample_weight=weights)
-        for clf in (LogisticRegression(max_iter=1000), OrConstant(LogisticRegression(max_iter=1000)))
-    )
+    base = LogisticRegression(max_iter=1000)
+    plain, clf = (model.fit(X, y, sample_weight=weights) for model in (base, OrConstant(base)))
     np.testing.assert_array_equal(clf.predict_proba(X), plain.predict_proba(X))
     np.testing.assert_array_equal(clf.predict(X), plain.predict(X))
 
@@ -380,15 +313,6 @@ def test_independent_probability_is_a_product_and_takes_sparse_sets():
     Y = sparse.csr_matrix([[1, 0, 1], [0, 0, 1]])
     found = independent_set_log_proba([[0.5, 0.2, 0.1], [0.0, 0.25, 1.0]], Y)
     np.testing.assert_allclose(np.exp(found), [0.5 * 0.8 * 0.1, 0.75])
-
-
-def test_independent_probability_of_one_vs_rest_is_the_product_of_its_classifiers():
-    X, Y = make_multilabel(60)
-    ovr = OneVsRestClassifier(LogisticRegression()).fit(X, Y)
-    each = [
-        LogisticRegression().fit(X, Y[:, k]).predict_log_proba(X)[np.arange(60), Y[:, k]] for k in range(Y.shape[1])
-    ]
-    np.testing.assert_allclose(independent_set_log_proba(ovr.predict_proba(X), Y), np.sum(each, axis=0))
 
 
 @pytest.mark.parametrize(
@@ -418,7 +342,6 @@ def test_chain_probabilities_of_all_sets_sum_to_one(base, order, form):
 
 
 def test_chain_probability_is_the_product_of_classifiers_that_see_the_earlier_labels():
-    X, Y = make_multilabel(60)
     order = [2, 0, 3, 1]
     expected = np.zeros(60)
     for place, label in enumerate(order):
@@ -427,14 +350,6 @@ def test_chain_probability_is_the_product_of_classifiers_that_see_the_earlier_la
         expected += np.log(proba[np.arange(60), Y[:, label]])
     chain = ClassifierChain(LogisticRegression(), order=order).fit(X, Y)
     np.testing.assert_allclose(chain_set_log_proba(chain, X, Y), expected)
-
-
-def test_chain_probability_of_its_own_greedy_answer_is_the_product_of_its_probabilities():
-    X, Y = make_multilabel(60)
-    chain = ClassifierChain(LogisticRegression(), order=[3, 1, 0, 2]).fit(X, Y)
-    greedy, proba = chain.predict(X).astype(int), chain.predict_proba(X)
-    expected = np.where(greedy, proba, 1 - proba).prod(axis=1)
-    np.testing.assert_allclose(np.exp(chain_set_log_proba(chain, X, greedy)), expected)
 
 
 @pytest.mark.parametrize("base", [OrConstant(LogisticRegression()), RandomForestClassifier(5, random_state=0)])
@@ -449,14 +364,12 @@ def test_a_chain_with_a_constant_label_gives_sets_against_it_no_probability(base
 
 
 def test_a_chain_fitted_on_a_frame_takes_one():
-    X, Y = make_multilabel(60)
     frame = pd.DataFrame(X, columns=list("abcdef"))
     by_name, by_place = (ClassifierChain(LogisticRegression()).fit(features, Y) for features in (frame, X))
     np.testing.assert_allclose(chain_set_log_proba(by_name, frame, Y), chain_set_log_proba(by_place, X, Y))
 
 
 def test_chains_that_give_sets_no_probability_are_an_error_that_says_why():
-    X, Y = make_multilabel(60)
     with pytest.raises(ValueError, match="must have predict_proba"):
         chain_set_log_proba(ClassifierChain(SVC()).fit(X, Y), X, Y)
     with pytest.raises(ValueError, match="use chain_method='predict' in place of 'decision_function'"):

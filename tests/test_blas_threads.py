@@ -34,15 +34,11 @@ def n_threads():
     return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
 
-def test_small_products_have_one_thread():
-    with blas_suited_to(MIN_OPERATIONS - 1):
-        assert n_threads() == {1}
+@pytest.mark.parametrize(("n_operations", "expected"), [(MIN_OPERATIONS - 1, 1), (MIN_OPERATIONS, 3)])
+def test_small_products_have_one_thread_and_large_ones_those_that_were_there(n_operations, expected):
+    with blas_suited_to(n_operations):
+        assert n_threads() == {expected}
     assert n_threads() == {3}
-
-
-def test_large_products_have_the_threads_that_were_there():
-    with blas_suited_to(MIN_OPERATIONS):
-        assert n_threads() == {3}
 
 
 def test_an_error_restores_the_threads():

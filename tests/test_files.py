@@ -5,6 +5,7 @@ import stat
 
 import numpy as np
 import pytest
+from samples import one_sentence
 
 from mlrh._files import replacing
 from mlrh.cli._output import write_predictions
@@ -119,8 +120,9 @@ def test_what_can_not_be_replaced_is_refused_by_name_and_stays_as_it_was(case, t
         pytest.fail("the block must not be reached")
     assert error.value.filename == str(path)
     assert [(found.name, found.lstat()[:3]) for found in tmp_path.iterdir()] == before
-    with pytest.raises(ModelFileError, match=words):
+    with pytest.raises(ModelFileError, match=words) as error:
         save(1, path)
+    assert one_sentence(error)
 
 
 def test_an_error_in_the_block_changes_nothing_and_passes_as_it_is(tmp_path):

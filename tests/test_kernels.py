@@ -6,10 +6,11 @@ from samples import TIGHT, make_multilabel
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 
+X, Y = make_multilabel()
+
 
 @pytest.mark.parametrize("label_space", ["cardinality", "observed"])
 def test_a_linear_kernel_equals_the_linear_classifier(label_space):
-    X, Y = make_multilabel()
     options = {"label_space": label_space, "C": 0.5, **TIGHT}
     linear = MLRHClassifier(**options).fit(X, Y)
     kernel = KernelMLRHClassifier(kernel="linear", **options).fit(X, Y)
@@ -18,7 +19,6 @@ def test_a_linear_kernel_equals_the_linear_classifier(label_space):
 
 
 def test_precomputed_and_callable_kernels_equal_the_named_one():
-    X, Y = make_multilabel()
     train, test = X[:150], X[150:]
 
     def gaussian(A, B):
@@ -32,48 +32,37 @@ def test_precomputed_and_callable_kernels_equal_the_named_one():
 
 
 def test_gamma_scale_and_auto_are_those_of_svc():
-    X, Y = make_multilabel()
     for gamma, value in (("scale", 1 / (6 * X.var())), ("auto", 1 / 6)):
         by_name, by_value = (KernelMLRHClassifier(gamma=g).fit(X, Y).decision_function(X) for g in (gamma, value))
         np.testing.assert_allclose(by_name, by_value, atol=1e-10)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "message"),
+    ("options", "rows", "message"),
     [
-        (lambda A, B: A @ B.T * np.nan, "must return finite numbers of shape .*; got values that are not finite"),
-        (lambda A, B: A[:, :3], r"of shape \(200, 200\); got shape \(200, 3\)"),
-        (lambda A, B: A @ np.tri(6) @ B.T, "must be symmetric; entries differ by up to"),
+        (
+            {"kernel": lambda A, B: A @ B.T * np.nan},
+            X,
+            "must return finite numbers of shape .*; got values that are",
+        ),
+        ({"kernel": lambda A, B: A[:, :3]}, X, r"of shape \(200, 200\); got shape \(200, 3\)"),
+        ({"kernel": lambda A, B: A @ np.tri(6) @ B.T}, X, "must be symmetric; entries differ by up to"),
+        ({"kernel": "precomputed"}, X, r"must be square in fit; got shape \(200, 6\)"),
+        ({"kernel": "precomputed"}, X @ X.T + np.tri(200), "must be symmetric"),
+        ({"kernel": "sigmoid", "gamma": 1.0, "coef0": -1.0}, X, "must be positive semidefinite"),
     ],
 )
-def test_a_kernel_function_that_is_none_is_one_clear_error(kernel, message):
-    X, Y = make_multilabel()
+def test_what_is_no_kernel_is_one_clear_error(options, rows, message):
     with pytest.raises(ValueError, match=message):
-        KernelMLRHClassifier(kernel=kernel).fit(X, Y)
-
-
-def test_a_precomputed_kernel_that_is_not_square_or_symmetric_is_an_error():
-    X, Y = make_multilabel()
-    with pytest.raises(ValueError, match=r"must be square in fit; got shape \(200, 6\)"):
-        KernelMLRHClassifier(kernel="precomputed").fit(X, Y)
-    with pytest.raises(ValueError, match="must be symmetric"):
-        KernelMLRHClassifier(kernel="precomputed").fit(X @ X.T + np.tri(200), Y)
-
-
-def test_an_indefinite_kernel_is_an_error_that_says_so():
-    X, Y = make_multilabel()
-    with pytest.raises(ValueError, match="must be positive semidefinite"):
-        KernelMLRHClassifier(kernel="sigmoid", gamma=1.0, coef0=-1.0).fit(X, Y)
+        KernelMLRHClassifier(**options).fit(rows, Y)
 
 
 def test_a_kernel_that_rounding_eats_up_is_named():
-    X, Y = make_multilabel()
     with pytest.warns(UserWarning, match="rounding hides a part of it"):
         KernelMLRHClassifier(kernel="linear").fit(X + 1e7, Y)
 
 
 def test_a_precomputed_kernel_with_rows_of_weight_zero_predicts_as_without_them():
-    X, Y = make_multilabel()
     weights = (np.arange(200) % 3 > 0).astype(float)
     kept = weights > 0
     weighted = KernelMLRHClassifier(kernel="precomputed").fit(X @ X.T, Y, weights)

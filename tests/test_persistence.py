@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import polars as pl
 import pytest
 import sklearn
 from packaging.version import Version
-from samples import BOTH, FORMS, make_multilabel
+from samples import BOTH, FORMS, make_multilabel, one_sentence
 from scipy import sparse
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import RandomForestClassifier
@@ -35,18 +36,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 
-from mlrh import (
-    CalibratedSets,
-    KernelMLRHClassifier,
-    KernelMLRHClassifierCV,
-    MLRHClassifier,
-    MLRHClassifierCV,
-    TunedThresholds,
-)
+from mlrh import CalibratedSets, KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
 from mlrh.baselines import LabelPowerset, MLkNN, OrConstant
 from mlrh.data import MultilabelData
 from mlrh.data.containers import Schema
 from mlrh.estimators._targets import Targets
+from mlrh.estimators.thresholds import TunedThresholds
 from mlrh.persistence import ModelFileError, load, save
 from mlrh.spaces import CardinalitySpace, ObservedSpace
 
@@ -72,11 +67,6 @@ INPUTS = {
     "pandas": pd.DataFrame(X, columns=list("uvwxyz")),
     "polars": pl.DataFrame(X, schema=list("uvwxyz"), orient="row"),
 }
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "model.mlrh"
 
 
 def again(value, folder):
@@ -181,11 +171,6 @@ def test_a_warm_start_goes_on_where_the_saved_fit_ended(classifier, tmp_path):
     assert model.n_iter_ < classifier(C=2, label_space="observed").fit(X, Y).n_iter_
 
 
-def test_a_model_that_is_not_fitted_comes_back_with_its_parameters(tmp_path):
-    model = KernelMLRHClassifier(C=np.inf, gamma=0.1, n_jobs=2)
-    assert again(model, tmp_path).get_params() == model.get_params()
-
-
 TEXTS = ["rates rise again", "striker scores twice", "club sold for millions", "bank raises rates"]
 TOPICS = [{"economy"}, {"sport"}, {"economy", "sport"}, {"economy"}]
 FRAME = pd.DataFrame(X, columns=list("uvwxyz")).assign(place=["here", "there", None] * 20)
@@ -203,6 +188,10 @@ MODELS = {
     "text to label sets": (make_pipeline(TfidfVectorizer(), MLRHClassifier(C=10)), TEXTS, TOPICS),
     "columns of a frame": (make_pipeline(COLUMNS, MLRHClassifier()), FRAME, FORMS["pandas"](Y)),
     "folds of its own": (MLRHClassifierCV(Cs=[0.1, 1.0], cv=RepeatedKFold(n_splits=2, n_repeats=1)), X, Y),
+    "chosen C": (MLRHClassifierCV(Cs=[0.1, 1.0], cv=2), X, Y),
+    "chosen C of kernels": (KernelMLRHClassifierCV(Cs=[0.1, 1.0], cv=2), X, Y),
+    "answer sizes": (MLRHClassifier(decision=("top", 2), answer_sizes=(None, 3)), X, Y),
+    "zeros": (MLRHClassifier(C=0.3, l1_ratio=0.7), X, Y),
     "powerset": (LabelPowerset(), X, Y),
     "powerset of kernels": (LabelPowerset(KernelMLRHClassifier()), X, Y),
     "neighbours by a tree": (MLkNN(n_neighbors=3), X, Y),
@@ -212,17 +201,9 @@ MODELS = {
     "one vs rest of ours": (OneVsRestClassifier(KernelMLRHClassifier()), X, Y),
     "many outputs of ours": (MultiOutputClassifier(MLRHClassifier()), X, Y),
     "calibrated": (CalibratedSets(MLRHClassifier(decision="f1"), cv=2), X, FORMS["sets"](Y)),
-    "calibrated by isotonic regression": (
-        CalibratedSets(MLRHClassifier(label_space="observed"), method="isotonic", cv=FOLDS),
-        X,
-        Y,
-    ),
+    "by isotonic": (CalibratedSets(MLRHClassifier(label_space="observed"), method="isotonic", cv=FOLDS), X, Y),
     "calibrated classes": (CalibratedSets(LogisticRegression(), cv=HALVES), X, CLASSES["three"]),
-    "calibrated pipeline of kernels": (
-        CalibratedSets(make_pipeline(StandardScaler(), KernelMLRHClassifier()), cv=2),
-        X,
-        Y,
-    ),
+    "calibrated kernels": (CalibratedSets(make_pipeline(StandardScaler(), KernelMLRHClassifier()), cv=2), X, Y),
     "calibrated neighbours": (CalibratedSets(MLkNN(n_neighbors=3), method="isotonic", cv=2), X, Y),
     "thresholds": (TunedThresholds(MLRHClassifier(), cv=2), X, FORMS["pandas"](Y)),
     "thresholds of decision values": (TunedThresholds(OneVsRestClassifier(LinearSVC()), cv=FOLDS), X, Y),
@@ -232,27 +213,11 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model_predicts_as_before(name, tmp_path):
+def test_every_model_comes_back_the_same_and_predicts_as_before(name, tmp_path):
     model, features, y = MODELS[name]
     loaded = again(model.fit(features, y), tmp_path)
     assert_predicts_the_same(model, loaded, features)
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        CalibratedSets(MLRHClassifier(), cv=2),
-        TunedThresholds(MLRHClassifier(), cv=2),
-        MLRHClassifierCV(Cs=[0.1, 1.0], cv=2),
-        KernelMLRHClassifierCV(Cs=[0.1, 1.0], cv=2),
-        MLRHClassifier(decision=("top", 2), answer_sizes=(None, 3)),
-        MLRHClassifier(C=0.3, l1_ratio=0.7),
-    ],
-    ids=repr,
-)
-def test_parameters_choices_and_zeros_come_back(model, tmp_path):
-    model.fit(X, Y)
-    assert_same(model, again(model, tmp_path))
+    assert_same(model, loaded)
 
 
 def test_a_label_that_every_row_has_comes_back_in_one_vs_rest(tmp_path):
@@ -260,11 +225,6 @@ def test_a_label_that_every_row_has_comes_back_in_one_vs_rest(tmp_path):
     with pytest.warns(UserWarning, match="Label 1 is present in all training examples"):
         model = OneVsRestClassifier(MLRHClassifier()).fit(X, constant)
     assert_predicts_the_same(model, again(model, tmp_path), X)
-
-
-def streamed(wrap):
-    """A model that was shown 30 rows, in what wrap puts it."""
-    return wrap(MLRHClassifier(size_bias=True).partial_fit(X[:30], Y[:30], classes=range(4)))
 
 
 WRAPS = {
@@ -275,7 +235,8 @@ WRAPS = {
 
 @pytest.mark.parametrize("wrap, unwrap", WRAPS.values(), ids=WRAPS)
 def test_rows_shown_to_partial_fit_are_not_in_the_file_unless_asked_for(wrap, unwrap, path):
-    model, row = streamed(wrap), X[7].tobytes()
+    model = wrap(MLRHClassifier(size_bias=True).partial_fit(X[:30], Y[:30], classes=range(4)))
+    row = X[7].tobytes()
     save(model, path)
     assert row not in path.read_bytes()
     loaded = unwrap(load(path))
@@ -349,33 +310,6 @@ def test_neighbours_are_the_same_also_where_distances_tie(algorithm, options, tm
 
 
 @pytest.mark.parametrize(
-    "space",
-    [
-        CardinalitySpace(5, 1, 3, [0.0, 0.1, -0.2, 0.3, 0.0, 0.0]),
-        CardinalitySpace(1, 0, 0),
-        ObservedSpace([[1, 0, 0], [0, 1, 1]], [0.5, -0.25]),
-        ObservedSpace(np.eye(120, dtype=int)),
-    ],
-    ids=repr,
-)
-def test_label_spaces_come_back_equal_with_all_that_they_derive(space, tmp_path):
-    assert_same(space, again(space, tmp_path))
-
-
-def test_names_of_columns_come_back_equal(tmp_path):
-    schema = Schema(("a", "b"), ("x", "é \udcff"), {"b": ("0", "1")})
-    loaded = again({"schema": schema, "model": None}, tmp_path)["schema"]
-    assert loaded == schema
-    assert type(loaded.feature_names) is tuple and type(loaded.categories["b"]) is tuple
-
-
-@pytest.mark.parametrize("kind", ["int64", "bool", "float32"])
-def test_forms_of_y_come_back_equal(kind, tmp_path):
-    form = Targets("matrix", np.array(["a", 1, ("b", 2.5)], object), dtype=kind)
-    assert_same(form, again(form, tmp_path))
-
-
-@pytest.mark.parametrize(
     "value",
     [
         [np.nan, np.inf, -0.0, 1e-320, 10**30, True, None, "", "\x00\u2028"],
@@ -398,6 +332,11 @@ def test_forms_of_y_come_back_equal(kind, tmp_path):
         sparse.csc_matrix([[0.0, 1.0], [2.0, 0.0]]),
         sparse.csr_array((0, 3)),
         [LeaveOneOut(), PredefinedSplit([0, 1, -1]), ShuffleSplit(2, random_state=0), RepeatedKFold(n_splits=3)],
+        KernelMLRHClassifier(C=np.inf, gamma=0.1, n_jobs=2),
+        {"schema": Schema(("a", "b"), ("x", "é \udcff"), {"b": ("0", "1")}), "model": None},
+        [Targets("matrix", np.array(["a", 1, ("b", 2.5)], object), kind) for kind in ("int64", "bool", "float32")],
+        [CardinalitySpace(5, 1, 3, [0.0, 0.1, -0.2, 0.3, 0.0, 0.0]), CardinalitySpace(1, 0, 0)],
+        [ObservedSpace([[1, 0, 0], [0, 1, 1]], [0.5, -0.25]), ObservedSpace(np.eye(120, dtype=int))],
     ],
     ids=lambda value: repr(value)[:25],
 )
@@ -445,6 +384,9 @@ class OwnText(str):
     __slots__ = ()
 
 
+FOREST = make_pipeline(RandomForestClassifier(2, random_state=0)).fit(X, Y)
+HOLDS_ITSELF: list = []
+HOLDS_ITSELF.append(HOLDS_ITSELF)
 REFUSED = {
     "lambda": (KernelMLRHClassifier(kernel=lambda A, B: A @ B.T), r"model\.kernel .*test_persistence\.<lambda>"),
     "global": (KernelMLRHClassifier(kernel=a_global_kernel), r"model\.kernel .*a_global_kernel"),
@@ -454,40 +396,24 @@ REFUSED = {
     "around own class": (make_pipeline(OwnClassifier().fit(X, Y)), r"may not hold \S*OwnClassifier\.$"),
     "own text": ({"name": [OwnText("x")]}, r"model\['name'\]\[0\] .*OwnText"),
     "key": ({len: 1}, r"a key of model .*builtins\.len"),
-    "forest": (
-        make_pipeline(RandomForestClassifier(2, random_state=0)).fit(X, Y),
-        r"model\.steps\[0\]\[1\]\.estimators_\[0\]\.tree_ .*sklearn\.tree\._tree\.Tree",
-    ),
+    "forest": (FOREST, r"model\.steps\[0\]\[1\]\.estimators_\[0\]\.tree_ .*sklearn\.tree\._tree\.Tree"),
     "transformer": (make_pipeline(FunctionTransformer(print)), r"model\.steps\[0\]\[1\]\.func .*print"),
     "objects": (np.array([1, object()], object), r"model\[1\] .*object"),
     "text without a width": (np.array(["a"], np.dtypes.StringDType()), r"model can't be saved, .*StringDType"),
     "coordinates": (sparse.coo_array(np.eye(2)), r"model .*coo_array"),
+    "open file": ({"log": sys.__stderr__}, "TextIOWrapper"),
+    "itself": (HOLDS_ITSELF, "holds itself"),
 }
-
-
-def with_old_content(path):
-    path.write_bytes(b"the old content")
-    return path
-
-
-def assert_only_old_content(path):
-    assert path.read_bytes() == b"the old content"
-    assert list(path.parent.iterdir()) == [path]
-
-
-def one_sentence(error):
-    text = str(error.value)
-    return "\n" not in text and text.endswith(".") and ". " not in text
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_could_not_be_loaded_is_refused_by_name_before_the_file_is_touched(name, path):
     model, pattern = REFUSED[name]
-    with_old_content(path)
+    path.write_bytes(b"the old content")
     with pytest.raises(ModelFileError, match=pattern) as error:
         save(model, path)
     assert one_sentence(error)
-    assert_only_old_content(path)
+    assert path.read_bytes() == b"the old content" and list(path.parent.iterdir()) == [path]
 
 
 GRID = {"C": [0.1, 1.0]}
@@ -504,34 +430,7 @@ SEARCHES = {
 def test_a_fitted_search_is_refused_with_the_advice_to_save_its_best_estimator(name, path):
     search, where = SEARCHES[name]
     search.fit(X, CLASSES["two"])
-    with pytest.raises(
-        ModelFileError, match=rf"^{where} can't .* fitted \w+SearchCV .*; save its best_estimator_"
-    ) as error:
+    words = rf"^{where} can't .* fitted \w+SearchCV .*; save its best_estimator_"
+    with pytest.raises(ModelFileError, match=words) as error:
         save(search, path)
     assert one_sentence(error) and not path.exists()
-
-
-def test_an_open_file_is_refused(path, tmp_path_factory):
-    with_old_content(path)
-    with (
-        open(tmp_path_factory.mktemp("other") / "f", "w") as file,
-        pytest.raises(ModelFileError, match="TextIOWrapper"),
-    ):
-        save({"log": file}, path)
-    assert_only_old_content(path)
-
-
-def test_a_model_that_holds_itself_is_refused(path):
-    model: list = []
-    model.append(model)
-    with pytest.raises(ModelFileError, match="holds itself"):
-        save(model, path)
-    assert not path.exists()
-
-
-def test_a_target_that_is_a_folder_or_lies_in_none_is_one_sentence(tmp_path):
-    for target, words in ((tmp_path, "it is a folder"), (tmp_path / "no" / "model", "No such file or directory")):
-        with pytest.raises(ModelFileError, match=words) as error:
-            save(1, target)
-        assert one_sentence(error)
-    assert list(tmp_path.iterdir()) == []

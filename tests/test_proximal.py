@@ -2,25 +2,23 @@
 
 import numpy as np
 import pytest
-from interrupting import interrupt_at
 from penalised import SPACES, TIGHT, make_rows
 from scipy import sparse
 from scipy.optimize import minimize_scalar
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
-from mlrh._sklearn import HAS_CALLBACKS
 from mlrh.fitting.design import Design
 from mlrh.fitting.objective import Objective, _cheapest_shift
 from mlrh.fitting.solvers._coordinate_descent import columns_of, descend
 from mlrh.spaces import CardinalitySpace
 
+X, Y, weights = make_rows()
+SMOOTH = ("lbfgs", "newton-cg", "mm")
+
 
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("hidden", [0.0, 0.3])
 def test_the_objective_never_increases(space, hidden):
-    X, Y, weights = make_rows()
     known = np.where(np.random.RandomState(0).uniform(size=Y.shape) < hidden, np.nan, Y)
     known[:60] = Y[:60]
     model = MLRHClassifier(C=3.0, l1_ratio=0.7, tol=1e-12, **SPACES[space]).fit(X, known, weights)
@@ -45,88 +43,23 @@ def test_a_fit_ends_where_hardly_more_than_tol_is_left(C):
     assert 0 <= found.objective_ - best.objective_ < 3e-6 * weights.sum() * np.log(25)
 
 
-def test_too_few_iterations_are_a_warning_that_names_the_solver():
-    X, Y, _ = make_rows()
-    with pytest.warns(ConvergenceWarning, match="solver 'prox-newton' stopped after 2 iterations"):
-        MLRHClassifier(l1_ratio=0.5, max_iter=2, tol=1e-10).fit(X, Y)
-
-
-def test_a_warm_start_takes_fewer_iterations_to_the_same_model():
-    X, Y, _ = make_rows()
-    model = MLRHClassifier(l1_ratio=0.9, warm_start=True, size_bias=True).fit(X, Y)
-    first = model.n_iter_
-    assert model.fit(X, Y).n_iter_ <= 1 < first
-    assert model.set_params(C=1.05).fit(X, Y).n_iter_ < first
-    cold = MLRHClassifier(l1_ratio=0.9, C=1.05, size_bias=True).fit(X, Y)
-    np.testing.assert_allclose(model.predict_proba(X), cold.predict_proba(X), atol=2e-3)
-
-
-@pytest.mark.parametrize("hidden", [0.0, 0.2])
-def test_an_interrupted_fit_leaves_a_model_from_which_the_next_one_goes_on(hidden, monkeypatch):
-    X, Y, _ = make_rows()
-    known = np.where(np.random.RandomState(0).uniform(size=Y.shape) < hidden, np.nan, Y)
-    options = {"l1_ratio": 0.5, "tol": 1e-9}
-    whole = MLRHClassifier(**options).fit(X, known)
-    model = MLRHClassifier(warm_start=True, **options)
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, Objective, "with_curvatures", 4)
-        with pytest.raises(KeyboardInterrupt):
-            model.fit(X, known)
-    assert model.n_iter_ < whole.n_iter_
-    assert model.objective_ == model.history_[-1] and len(model.history_) == model.n_iter_ + 1
-    assert np.isfinite(model.predict_proba(X)).all()
-    assert model.fit(X, known).objective_ == pytest.approx(whole.objective_, rel=1e-4)
-
-
-@pytest.mark.skipif(not HAS_CALLBACKS, reason="scikit-learn has callbacks from 1.9 on")
-def test_verbose_and_callbacks_hear_of_every_iteration(capsys):
-    X, Y, _ = make_rows()
-    heard = []
-
-    class Listener:
-        def setup(self, estimator, context): ...
-        def teardown(self, estimator, context): ...
-        def on_fit_task_begin(self, estimator, context): ...
-        def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
-            if fitted_estimator is not None and context.task_name == "iteration":
-                heard.append(np.count_nonzero(fitted_estimator.coef_))
-
-    model = MLRHClassifier(l1_ratio=0.5, verbose=1).set_callbacks(Listener()).fit(X, Y)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(heard) == model.n_iter_
-    assert "prox-newton iteration 1: objective" in lines[0]
-    assert heard[-1] == np.count_nonzero(model.coef_)
-
-
-@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm"])
-def test_smooth_solvers_refuse_the_l1_penalty(solver):
-    X, Y, _ = make_rows()
-    with pytest.raises(ValueError, match=f"solver='{solver}' minimises smooth .* got 0.5. Use solver='auto'"):
-        MLRHClassifier(solver=solver, l1_ratio=0.5).fit(X, Y)
-
-
-def test_a_kernel_model_refuses_the_l1_penalty():
-    X, Y, _ = make_rows()
-    with pytest.raises(ValueError, match=r"no coefficients of features .* got 0.5. Use MLRHClassifier"):
-        KernelMLRHClassifier(l1_ratio=0.5).fit(X, Y)
-
-
-def test_features_too_large_to_be_squared_are_an_error():
-    X, Y, _ = make_rows()
-    with pytest.raises(ValueError, match="too large to be squared"):
-        MLRHClassifier(l1_ratio=0.5).fit(X * 1e200, Y)
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        *((MLRHClassifier(solver=s), f"solver='{s}' minimises smooth .* got 0.5. Use solver='auto'") for s in SMOOTH),
+        (KernelMLRHClassifier(), r"no coefficients of features .* got 0.5. Use MLRHClassifier"),
+    ],
+    ids=repr,
+)
+def test_smooth_solvers_and_kernel_models_refuse_the_l1_penalty(model, message):
+    with pytest.raises(ValueError, match=message):
+        model.set_params(l1_ratio=0.5).fit(X, Y)
 
 
 def test_a_fit_does_not_depend_on_the_number_of_threads():
     X, Y, _ = make_rows(2000, 300)
     one, two = (MLRHClassifier(C=0.1, l1_ratio=0.5, n_jobs=n).fit(X, Y) for n in (1, 2))
     np.testing.assert_array_equal(one.coef_, two.coef_)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks([MLRHClassifier(l1_ratio=0.5), MLRHClassifier(l1_ratio=1.0, label_space="observed")])
-def test_scikit_learn_check_passes(estimator, check):
-    check(estimator)
 
 
 @pytest.mark.parametrize(("l1", "alpha"), [(1.0, 0.0), (0.3, 2.0), (1e-9, 1.0), (5.0, 1e-3)])
@@ -149,7 +82,6 @@ def test_an_interval_of_shifts_ends_where_a_coefficient_is_zero():
 
 
 def test_curvatures_are_those_of_the_hessian():
-    X, Y, weights = make_rows()
     design = Design(X, weights, fit_intercept=True)
     objective = Objective(design, CardinalitySpace(5, 1, 3), Y.astype(np.int8), alpha=0.3, learn_bias=False, l1=1.0)
     parameters = np.random.RandomState(0).normal(size=len(objective.start()))

@@ -1,11 +1,8 @@
 """Coordinates of the rows of a design: the same scores, the same optimum, whichever way they are made."""
 
-import warnings
-
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.exceptions import ConvergenceWarning
 
 from mlrh import MLRHClassifier
 from mlrh.fitting.design import Design, GramRows, OrthogonalRows, row_space
@@ -14,9 +11,8 @@ RNG = np.random.default_rng(0)
 
 
 def few_rows(n_samples=12, n_features=40, density=0.2, seed=0):
-    return sparse.random_array(
-        (n_samples, n_features), density=density, random_state=np.random.default_rng(seed), format="csr"
-    )
+    rng = np.random.default_rng(seed)
+    return sparse.random_array((n_samples, n_features), density=density, random_state=rng, format="csr")
 
 
 def design_of(X, *, fit_intercept=True, weights=None):
@@ -83,15 +79,14 @@ def test_a_fit_to_few_sparse_rows_is_that_to_the_same_rows_made_dense(dtype):
 
 
 @pytest.mark.parametrize("C", [1e16, np.inf])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_rows_that_only_a_tiny_feature_tells_apart_are_told_apart_where_the_penalty_lets_them(C):
     rows = few_rows(20, 60, seed=1).toarray()
     X = np.vstack([rows, rows])
     X[:, 0] = np.repeat([0.0, 1e-8], 20)
     Y = np.zeros((40, 2), int)
     Y[:20, 0] = Y[20:, 1] = 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        sparse_fit, dense_fit = (MLRHClassifier(C=C).fit(own, Y) for own in (sparse.csr_array(X), X))
+    sparse_fit, dense_fit = (MLRHClassifier(C=C).fit(own, Y) for own in (sparse.csr_array(X), X))
     assert sparse_fit.objective_ <= 1.01 * dense_fit.objective_ + 1e-6
 
 

@@ -1,17 +1,18 @@
-"""The classifiers with C chosen as they are fitted: GridSearchCV's choice, on all forms of y."""
+"""The classifiers with C chosen as they are fitted: GridSearchCV's choice, on all forms of y, by a path of fits."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from samples import FORMS, make_multilabel
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mlrh import KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
-from mlrh.estimators.cv import best_index, log_prob
+from mlrh.estimators._base import _extrapolated
+from mlrh.estimators.cv import best_index, exact_match, log_prob, validation_scores
 from mlrh.metrics import set_log_loss
 
 CS = [0.003, 0.1, 3.0]
@@ -23,13 +24,16 @@ def mean_log_prob(model, X, Y):
     return -set_log_loss(model.distribution(X).log_prob(Y))
 
 
+def scores_of(search):
+    return np.array([search.cv_results_[f"split{fold}_test_score"] for fold in range(3)])
+
+
 @pytest.mark.parametrize("scoring", [None, "f1_macro", mean_log_prob])
 @pytest.mark.parametrize("options", [{}, {"label_space": "observed"}, {"size_bias": True, "decision": "f1"}])
 def test_the_choice_and_the_scores_are_those_of_a_grid_search(options, scoring):
     ours = MLRHClassifierCV(Cs=CS, cv=FOLDS, scoring=scoring, tol=1e-10, **options).fit(X, Y)
     theirs = GridSearchCV(MLRHClassifier(tol=1e-10, **options), {"C": CS}, cv=FOLDS, scoring=scoring).fit(X, Y)
-    scores = np.array([theirs.cv_results_[f"split{fold}_test_score"] for fold in range(3)])
-    np.testing.assert_allclose(ours.scores_, scores, atol=1e-4)
+    np.testing.assert_allclose(ours.scores_, scores_of(theirs), atol=1e-4)
     assert theirs.best_params_["C"] == ours.C_
     assert ours.best_score_ == pytest.approx(theirs.best_score_, abs=1e-4)
     np.testing.assert_array_equal(ours.coef_, theirs.best_estimator_.coef_)
@@ -40,8 +44,7 @@ def test_a_kernel_and_its_gamma_are_chosen_as_by_a_grid_search():
     gammas = [0.01, "scale", 1.0]
     ours = KernelMLRHClassifierCV(Cs=CS, gammas=gammas, cv=FOLDS, tol=1e-10).fit(X, Y)
     theirs = GridSearchCV(KernelMLRHClassifier(tol=1e-10), {"C": CS, "gamma": gammas}, cv=FOLDS).fit(X, Y)
-    scores = np.array([theirs.cv_results_[f"split{fold}_test_score"] for fold in range(3)]).reshape(3, 3, 3)
-    np.testing.assert_allclose(ours.scores_, np.swapaxes(scores, 1, 2), atol=1e-4)
+    np.testing.assert_allclose(ours.scores_, np.swapaxes(scores_of(theirs).reshape(3, 3, 3), 1, 2), atol=1e-4)
     assert ours.best_score_ == pytest.approx(theirs.best_score_)
     fitted = KernelMLRHClassifier(C=ours.C_, gamma=ours.gamma_, tol=1e-10).fit(X, Y)
     np.testing.assert_array_equal(ours.dual_coef_, fitted.dual_coef_)
@@ -87,31 +90,19 @@ def test_the_log_probability_of_sets_is_a_scoring_for_every_form(form):
     np.testing.assert_allclose(ours.scores_, reference.scores_, rtol=1e-12)
 
 
-def test_with_unknown_labels_the_log_probability_of_what_is_known_decides():
-    known = np.where(np.random.RandomState(0).uniform(size=Y.shape) < 0.3, np.nan, Y)
-    ours = MLRHClassifierCV(Cs=CS, cv=FOLDS, scoring="log_prob", min_labels=1, max_labels=3).fit(X, known)
-    train, held_out = next(FOLDS.split(X))
-    model = MLRHClassifier(C=CS[0], min_labels=1, max_labels=3).fit(X[train], known[train])
-    expected = model.distribution(X[held_out]).log_prob_of_known(known[held_out]).mean()
-    assert ours.scores_[0, 0] == pytest.approx(expected, rel=1e-4)
-
-
 def test_classes_are_stratified_and_chosen_as_for_logistic_regression():
     classes = np.array(["a", "b", "c"])[np.minimum(Y.sum(axis=1), 3) - 1]
     ours = MLRHClassifierCV(Cs=CS, cv=3, tol=1e-12).fit(X, classes)
     grid = GridSearchCV(LogisticRegression(tol=1e-10, max_iter=5000), {"C": CS}, cv=StratifiedKFold(3)).fit(X, classes)
-    scores = np.array([grid.cv_results_[f"split{fold}_test_score"] for fold in range(3)])
-    np.testing.assert_allclose(ours.scores_, scores, atol=1e-9)
+    np.testing.assert_allclose(ours.scores_, scores_of(grid), atol=1e-9)
     assert grid.best_params_["C"] == ours.C_
 
 
 def test_weights_count_in_fits_and_scores():
     weight = np.where(np.arange(len(X)) % 3 == 0, 3, 1)
     rows = np.repeat(np.arange(len(X)), weight)
-    folds = [
-        (np.flatnonzero(np.arange(len(X)) % 2 == part), np.flatnonzero(np.arange(len(X)) % 2 != part))
-        for part in (0, 1)
-    ]
+    halves = np.arange(0, len(X), 2), np.arange(1, len(X), 2)
+    folds = [halves, halves[::-1]]
     repeated = [tuple(np.flatnonzero(np.isin(rows, side)) for side in fold) for fold in folds]
     weighted = MLRHClassifierCV(Cs=CS, cv=folds, tol=1e-12).fit(X, Y, sample_weight=weight)
     doubled = MLRHClassifierCV(Cs=CS, cv=repeated, tol=1e-12).fit(X[rows], Y[rows])
@@ -142,14 +133,18 @@ def test_a_frame_keeps_its_names():
     np.testing.assert_array_equal(ours.predict(frame), MLRHClassifierCV(Cs=CS, cv=3).fit(X, Y).predict(X))
 
 
-def test_with_unknown_labels_all_scores_are_those_of_a_grid_search():
+def test_with_unknown_labels_scores_are_those_of_a_grid_search_and_the_log_probability_of_what_is_known():
     known = np.where(np.random.RandomState(0).uniform(size=Y.shape) < 0.5, np.nan, Y)
     options = {"min_labels": 1, "max_labels": 3}
     ours = MLRHClassifierCV(Cs=[0.01, 1.0, 100.0], cv=FOLDS, scoring="log_prob", **options).fit(X, known)
     theirs = GridSearchCV(MLRHClassifier(**options), {"C": [0.01, 1.0, 100.0]}, cv=FOLDS, scoring=log_prob)
     theirs.fit(X, known)
-    scores = np.array([theirs.cv_results_[f"split{fold}_test_score"] for fold in range(3)])
-    np.testing.assert_allclose(ours.scores_, scores, rtol=1e-12)
+    np.testing.assert_allclose(ours.scores_, scores_of(theirs), rtol=1e-12)
+    train, held_out = next(FOLDS.split(X))
+    model = MLRHClassifier(C=0.01, **options).fit(X[train], known[train])
+    shown = held_out[~np.isnan(known[held_out]).all(axis=1)]
+    expected = model.distribution(X[shown]).log_prob_of_known(known[shown]).mean()
+    assert ours.scores_[0, 0] == pytest.approx(expected, rel=1e-4)
 
 
 def test_rows_of_which_nothing_is_known_count_in_no_score():
@@ -197,9 +192,16 @@ def test_a_precomputed_kernel_may_have_any_form(form):
     np.testing.assert_allclose(scores, ours.fit(gram, Y).scores_)
 
 
-def test_a_tie_that_only_rounding_breaks_goes_to_the_strongest_penalty():
-    scores = np.array([[[0.3, 0.1]], [[0.2, 0.2]], [[0.1, 0.3]]])
-    assert best_index(scores, decimals=12) == (0, 0)
+@pytest.mark.parametrize(
+    ("scores", "decimals", "best"),
+    [
+        ([[[0.1, 0.7, 0.7], [0.7, 0.2, 0.7]]], None, (1, 0)),  # two settings, three C
+        ([[[0.3, 0.1]], [[0.2, 0.2]], [[0.1, 0.3]]], 12, (0, 0)),  # equal but for rounding
+        ([[[np.nan, 0.1]], [[0.9, 0.1]]], None, (0, 1)),
+    ],
+)
+def test_of_equally_good_settings_the_strongest_penalty_wins_and_one_without_a_number_never(scores, decimals, best):
+    assert best_index(np.array(scores), decimals=decimals) == best
 
 
 def test_a_column_of_classes_warns_once():
@@ -212,11 +214,7 @@ def test_a_column_of_classes_warns_once():
     ("model", "y", "message"),
     [
         (MLRHClassifierCV(Cs=CS), np.where(Y == 1, 1, np.nan), "use scoring='log_prob'"),
-        (
-            MLRHClassifierCV(Cs=CS, scoring="f1_macro"),
-            FORMS["sets"](Y),
-            "takes no label sets; make an indicator matrix",
-        ),
+        (MLRHClassifierCV(Cs=CS, scoring="f1_macro"), FORMS["sets"](Y), "no label sets; make an indicator matrix"),
         (MLRHClassifierCV(Cs=CS, scoring=lambda *_: np.nan), Y, "answered with NaN for all of them"),
         (MLRHClassifierCV(Cs=CS, cv=2, min_labels=2), Y, "A fold can't be fitted .rows are counted within"),
     ],
@@ -252,33 +250,86 @@ def test_gammas_of_a_kernel_that_has_none_are_warned_of():
     assert warned[0].filename == __file__
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (MLRHClassifierCV(Cs=[]), "Cs must be a positive integer or positive numbers; got"),
-        (MLRHClassifierCV(Cs=[1.0, 0.0]), "Cs must be a positive integer or positive numbers"),
-        (MLRHClassifierCV(Cs=[1.0, np.nan]), "Cs must be a positive integer or positive numbers"),
-        (MLRHClassifierCV(Cs=["a"]), "Cs must be a positive integer or positive numbers"),
-        (MLRHClassifierCV(Cs=[[1.0, 2.0]]), "Cs must be a positive integer or positive numbers"),
-        (MLRHClassifierCV(l1_ratios=[]), "l1_ratios must be numbers from 0 to 1, at least one; got"),
-        (MLRHClassifierCV(l1_ratios=[0.5, 1.5]), "l1_ratios must be numbers from 0 to 1"),
-        (MLRHClassifierCV(l1_ratios=["a"]), "l1_ratios must be numbers from 0 to 1"),
-        (KernelMLRHClassifierCV(gammas=[np.inf]), "gammas must hold finite numbers"),
-        (MLRHClassifierCV(Cs=0), "The 'Cs' parameter of MLRHClassifierCV must be"),
-        (MLRHClassifierCV(scoring="beauty"), "The 'scoring' parameter of MLRHClassifierCV must be"),
-        (KernelMLRHClassifierCV(gammas=[]), "gammas must hold at least one value"),
-        (
-            KernelMLRHClassifierCV(gammas=[-1.0]),
-            "gammas must hold finite numbers of at least 0, 'scale' or 'auto'; got -1.0",
-        ),
-    ],
-)
+CS_RULE = "Cs must be a positive integer or positive numbers; got"
+RATIOS_RULE = "l1_ratios must be numbers from 0 to 1, at least one; got"
+GAMMAS_RULE = "gammas must hold finite numbers of at least 0, 'scale' or 'auto'"
+NONSENSE = [
+    *((MLRHClassifierCV(Cs=Cs), CS_RULE) for Cs in ([], [1.0, 0.0], [1.0, np.nan], ["a"], [[1.0, 2.0]])),
+    *((MLRHClassifierCV(l1_ratios=ratios), RATIOS_RULE) for ratios in ([], [0.5, 1.5], ["a"])),
+    *((KernelMLRHClassifierCV(gammas=[gamma]), f"{GAMMAS_RULE}; got {gamma}") for gamma in (np.inf, -1.0)),
+    (KernelMLRHClassifierCV(gammas=[]), "gammas must hold at least one value"),
+    (MLRHClassifierCV(Cs=0), "The 'Cs' parameter of MLRHClassifierCV must be"),
+    (MLRHClassifierCV(scoring="beauty"), "The 'scoring' parameter of MLRHClassifierCV must be"),
+]
+
+
+@pytest.mark.parametrize(("model", "message"), NONSENSE)
 def test_a_grid_that_makes_no_sense_is_one_clear_error(model, message):
     with pytest.raises(ValueError, match=message):
         model.fit(X, Y)
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks([MLRHClassifierCV(Cs=[0.1, 1.0], cv=2), KernelMLRHClassifierCV(Cs=[0.1, 1.0], cv=2)])
-def test_scikit_learn_check_passes(estimator, check):
-    check(estimator)
+def test_the_estimator_given_stays_as_it_was():
+    estimator = MLRHClassifier(C=7.0)
+    validation_scores(estimator, X, Y, Cs=CS, splits=list(FOLDS.split(X)), scorers=[exact_match])
+    assert estimator.C == 7.0 and not hasattr(estimator, "coef_")
+
+
+GRIDS = {
+    "even": (0.01, 0.1, 1.0, 10.0, 100.0),
+    "uneven": (0.01, 0.02, 5.0, 6.0, 1e4),
+    "repeated": (0.1, 0.1, 1.0, 1.0, 10.0),
+    "without a penalty at the end": (0.1, 1.0, np.inf),
+}
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("options", [{}, {"size_bias": True}, {"l1_ratio": 0.5}, {"solver": "newton-cg"}])
+def test_every_fit_of_a_path_is_the_fit_at_that_c(grid, options):
+    Cs = [C for C in GRIDS[grid] if np.isfinite(C) or "l1_ratio" not in options]
+    model = MLRHClassifier(tol=1e-11, **options)
+    for C, fitted in zip(Cs, model._fit_path(X, Y, Cs), strict=True):
+        alone = MLRHClassifier(C=C, tol=1e-11, **options).fit(X, Y)
+        np.testing.assert_allclose(fitted.coef_, alone.coef_, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(fitted.objective_, alone.objective_, rtol=1e-7)
+
+
+def test_a_path_goes_on_where_the_last_three_fits_point_to():
+    reached = [(np.full((2, 2), place**2 - 3 * place), np.array([place, 0.0]), None) for place in (1.0, 2.0, 4.0)]
+    starts = _extrapolated(reached, np.exp([0.5, 1.0, 2.0, 4.0, 5.0]))
+    assert [start[0][0, 0] for start in starts] == pytest.approx([4.0 + 3.0, 10.0])
+    assert [start[1][0] for start in starts] == pytest.approx([5.0, 5.0])
+
+
+def test_a_path_has_no_direction_before_its_second_fit_or_along_equal_values():
+    reached = [(np.ones((1, 1)), np.ones(1), None), (np.zeros((1, 1)), np.ones(1), None)]
+    assert _extrapolated([], [1.0]) == []
+    assert _extrapolated(reached[:1], [1.0, 2.0]) == reached[:1]
+    for Cs in ([1.0, 1.0, 2.0], [1.0, 2.0, np.inf], [1.0, 1.01, 1000.0]):
+        assert _extrapolated(reached, Cs) == reached[1:]
+
+
+@pytest.mark.parametrize("model", [MLRHClassifier(), KernelMLRHClassifier(gamma=0.1)])
+def test_a_path_takes_less_than_two_thirds_of_the_iterations_of_separate_fits(model):
+    Cs = np.logspace(-1, 3, 9).tolist()
+    on_path = sum(fitted.n_iter_ for fitted in model._fit_path(X, Y, Cs))
+    alone = sum(clone(model).set_params(C=C).fit(X, Y).n_iter_ for C in Cs)
+    assert on_path < 2 / 3 * alone
+
+
+@pytest.mark.parametrize(
+    "scorers, n_held_out", [([exact_match, log_prob], 1), ([exact_match, lambda model, X, y: model.score(X, y)], 4)]
+)
+def test_kernel_values_of_held_out_rows_are_computed_once_for_the_scorers_of_distributions(scorers, n_held_out):
+    shapes = []
+
+    def kernel(A, B):
+        shapes.append((len(A), len(B)))
+        return A @ B.T
+
+    train, held_out = np.arange(40), np.arange(40, 60)
+    options = {"Cs": [0.1, 1.0, 10.0], "splits": [(train, held_out)], "scorers": scorers}
+    scores = validation_scores(KernelMLRHClassifier(kernel=kernel), X, Y, **options)
+    assert shapes.count((40, 40)) == 1 and shapes.count((20, 40)) == n_held_out
+    expected = validation_scores(KernelMLRHClassifier(kernel="linear"), X, Y, **options)
+    np.testing.assert_allclose(scores, expected, atol=1e-12)

@@ -70,9 +70,8 @@ def test_solver_reaches_the_common_optimum(solver, problem):
     reference = solve("newton-cg", problem)
     assert solution.converged
     assert solution.value == pytest.approx(reference.value, rel=1e-10)
-    np.testing.assert_allclose(
-        scores(objective, solution.parameters), scores(objective, reference.parameters), rtol=0, atol=1e-5
-    )
+    found, expected = (scores(objective, own.parameters) for own in (solution, reference))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("solver", "problem"), CASES)
@@ -153,20 +152,14 @@ def test_the_paper_step_takes_about_half_the_iterations_of_the_safe_one():
     assert solve("mm paper", "plain").n_iter < 0.7 * solve("mm", "plain").n_iter
 
 
-def test_learned_size_biases_meet_the_conditions_that_pick_them():
-    objective, solution = make_objective("size bias"), solve("newton-cg", "size bias")
-    bias = objective.split(solution.parameters)[2]
+@pytest.mark.parametrize(
+    ("problem", "labels"), [("size bias", np.arange(1, 4)), ("observed", PROBLEMS["observed"][0].sets)]
+)
+def test_learned_biases_meet_the_conditions_that_pick_them(problem, labels):
+    bias = make_objective(problem).split(solve("newton-cg", problem).parameters)[2]
     assert np.abs(bias).max() > 0.01
     assert bias.sum() == pytest.approx(0.0, abs=1e-9)
-    assert bias @ np.arange(1, 4) == pytest.approx(0.0, abs=1e-9)
-
-
-def test_learned_set_biases_meet_the_conditions_that_pick_them():
-    objective, solution = make_objective("observed"), solve("newton-cg", "observed")
-    bias = objective.split(solution.parameters)[2]
-    assert np.abs(bias).max() > 0.01
-    assert bias.sum() == pytest.approx(0.0, abs=1e-9)
-    np.testing.assert_allclose(bias @ objective.space.sets, 0.0, atol=1e-9)
+    np.testing.assert_allclose(bias @ labels, 0.0, atol=1e-9)
 
 
 def test_the_conditions_on_biases_lose_nothing_of_the_objective():
@@ -178,6 +171,11 @@ def test_the_conditions_on_biases_lose_nothing_of_the_objective():
         assert objective.value(moved) > solution.value
 
 
+def doubt_every_step(monkeypatch, first_wait):
+    monkeypatch.setattr(import_module("mlrh.fitting.solvers.lbfgs"), "MAX_DOUBTS", -1)
+    monkeypatch.setattr(import_module("mlrh.fitting.solvers.lbfgs"), "FIRST_WAIT", first_wait)
+
+
 def sparse_objective(alpha=0.01):
     rng = np.random.default_rng(0)
     X = sparse.random_array((200, 30), density=0.2, random_state=rng, format="csr")
@@ -187,8 +185,7 @@ def sparse_objective(alpha=0.01):
 
 
 def test_lbfgs_tries_separate_memories_again_with_the_metric_where_it_is(monkeypatch):
-    monkeypatch.setattr(import_module("mlrh.fitting.solvers.lbfgs"), "MAX_DOUBTS", -1)  # every step is doubted
-    monkeypatch.setattr(import_module("mlrh.fitting.solvers.lbfgs"), "FIRST_WAIT", 3)
+    doubt_every_step(monkeypatch, first_wait=3)
     objective = sparse_objective()
     metrics, waits = objective.metric, []
 
@@ -205,8 +202,7 @@ def test_lbfgs_tries_separate_memories_again_with_the_metric_where_it_is(monkeyp
 
 
 def test_lbfgs_keeps_its_metric_where_another_one_costs_much(monkeypatch):
-    monkeypatch.setattr(import_module("mlrh.fitting.solvers.lbfgs"), "MAX_DOUBTS", -1)
-    monkeypatch.setattr(import_module("mlrh.fitting.solvers.lbfgs"), "FIRST_WAIT", 1)
+    doubt_every_step(monkeypatch, first_wait=1)
     objective = make_objective("independent")
     metric = mock.Mock(side_effect=objective.metric)
     monkeypatch.setattr(objective, "metric", metric)

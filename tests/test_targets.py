@@ -10,6 +10,7 @@ from sklearn.exceptions import DataConversionWarning
 from mlrh.estimators import _targets
 
 MATRIX = np.array([[1, 0, 1], [0, 1, 0], [1, 1, 0]])
+SET_TYPES = (set, frozenset, tuple, list)
 
 
 def round_trip(y):
@@ -20,16 +21,15 @@ def round_trip(y):
 @pytest.mark.parametrize("dtype", [int, float, bool, np.uint8])
 def test_an_indicator_array_comes_back_in_its_own_type(dtype):
     form, matrix, back = round_trip(MATRIX.astype(dtype))
-    np.testing.assert_array_equal(matrix, MATRIX)
-    np.testing.assert_array_equal(back, MATRIX)
+    for found in (matrix, back, *round_trip(MATRIX.tolist())[1:]):
+        np.testing.assert_array_equal(found, MATRIX)
     assert back.dtype == dtype
     assert form.classes.tolist() == [0, 1, 2]
 
 
-def test_equal_length_lists_of_zero_and_one_are_an_indicator_matrix():
-    _, matrix, back = round_trip(MATRIX.tolist())
-    np.testing.assert_array_equal(matrix, MATRIX)
-    np.testing.assert_array_equal(back, MATRIX)
+def test_a_frame_of_booleans_comes_back_as_one():
+    frame = pd.DataFrame(MATRIX.astype(bool), columns=["a", "b", "c"])
+    pd.testing.assert_frame_equal(round_trip(frame)[2], frame)
 
 
 @pytest.mark.parametrize("make", [sparse.csr_array, sparse.csr_matrix, sparse.csc_array, sparse.coo_matrix])
@@ -53,31 +53,25 @@ def test_a_polars_frame_comes_back_as_a_polars_frame():
     frame = pl.DataFrame(MATRIX, schema=["a", "b", "c"], orient="row")
     form, matrix, back = round_trip(frame)
     np.testing.assert_array_equal(matrix, MATRIX)
-    assert form.classes.tolist() == ["a", "b", "c"]
-    assert back.equals(frame)
+    assert form.classes.tolist() == ["a", "b", "c"] and back.equals(frame)
 
 
-@pytest.mark.parametrize("container", [set, frozenset, tuple, list])
-def test_label_sets_come_back_in_their_own_container(container):
-    y = [container(names) for names in (["a", "c"], ["b"], ["a", "b"], [])]
+@pytest.mark.parametrize(
+    ("y", "expected", "classes"),
+    [
+        *(([kind(row) for row in ("ac", "b", "ab", "")], [*MATRIX, [0, 0, 0]], list("abc")) for kind in SET_TYPES),
+        ([{10, 30}, {20}, {10, 20}], MATRIX, [10, 20, 30]),
+        ([["b"], ["a"], ["b"]], [[0, 1], [1, 0], [0, 1]], ["a", "b"]),
+        ([{(1, 2)}, {(3, 4), (1, 2)}], [[1, 0], [1, 1]], [(1, 2), (3, 4)]),
+        ([set(np.flatnonzero(row)) for row in MATRIX], MATRIX, [0, 1, 2]),
+    ],
+    ids=["set", "frozenset", "tuple", "list", "integers", "one string each", "tuples", "integers of numpy"],
+)
+def test_label_sets_come_back_as_they_were_given(y, expected, classes):
     form, matrix, back = round_trip(y)
-    np.testing.assert_array_equal(matrix, np.vstack([MATRIX, [0, 0, 0]]))
-    assert form.classes.tolist() == ["a", "b", "c"]
-    assert back == y
-
-
-def test_sets_of_integers_are_label_sets_even_where_they_look_like_rows():
-    form, matrix, back = round_trip([{10, 30}, {20}, {10, 20}])
-    np.testing.assert_array_equal(matrix, MATRIX)
-    assert form.classes.tolist() == [10, 20, 30]
-    assert back == [{10, 30}, {20}, {10, 20}]
-
-
-def test_label_sets_of_one_string_each_are_still_label_sets():
-    form, matrix, back = round_trip([["b"], ["a"], ["b"]])
-    np.testing.assert_array_equal(matrix, [[0, 1], [1, 0], [0, 1]])
-    assert back == [["b"], ["a"], ["b"]]
-    assert not form.is_one_class_per_row
+    np.testing.assert_array_equal(matrix, expected)
+    assert form.classes.tolist() == classes and not form.is_one_class_per_row
+    assert back == y and type(back[0]) is type(y[0])
 
 
 @pytest.mark.parametrize("y", [[2, 5, 9, 5], ["x", "y", "z", "y"], np.array(["x", "y", "z", "y"], object)])
@@ -131,6 +125,9 @@ def test_a_column_is_taken_as_classes_with_a_warning(y):
         (np.zeros((2, 0)), "one dimension, or two"),
         (None, "requires y to be passed"),
         ([1.0, np.nan, 2.0], "contains NaN"),
+        (np.array([b"a", b"b"]), "not bytes; decode them"),
+        ([["1", "", "0", "1"], ["0", "1", "0", "0"]], r"once; row 0 of y is .* give numbers 0 and 1, not strings"),
+        ([("yes", "no", "no"), ("no", "no", "yes")], r"once; row 0 of y is .* give numbers 0 and 1, not strings"),
     ],
 )
 def test_a_y_of_no_known_form_is_one_clear_error(y, message):
@@ -145,24 +142,6 @@ def test_a_label_unknown_to_training_is_an_error_or_marked():
     matrix, unknown = form.partial_indicator([{"a"}, {"b", "c"}])
     assert unknown.tolist() == [False, True]
     np.testing.assert_array_equal(matrix, [[1, 0], [0, 1]])
-
-
-def test_labels_may_be_tuples_inside_sets():
-    y = [{(1, 2)}, {(3, 4), (1, 2)}]
-    _, matrix, back = round_trip(y)
-    np.testing.assert_array_equal(matrix, [[1, 0], [1, 1]])
-    assert back == y
-
-
-@pytest.mark.parametrize("make", [pd.Series, lambda y: pl.Series([sorted(row) for row in y]), pd.Series.to_frame])
-def test_series_and_single_columns_of_label_sets_are_label_sets(make):
-    y = [{"a", "c"}, {"b"}, {"a", "b"}]
-    if make is pd.Series.to_frame:
-        with pytest.warns(DataConversionWarning):
-            matrix = _targets.encode(pd.Series(y).to_frame())[1]
-    else:
-        matrix = _targets.encode(make(y))[1]
-    np.testing.assert_array_equal(matrix, MATRIX)
 
 
 def test_the_columns_of_a_frame_are_matched_by_name():
@@ -181,16 +160,13 @@ def test_the_columns_of_a_frame_are_matched_by_name():
         (["x", "y", "z"], MATRIX, r"one class per row; got shape \(3, 3\)"),
         (MATRIX, ["x", "y"], "a matrix with a column per label"),
         ([{"a"}, {"b"}], ["a", "b"], "row 0 is 'a'"),
+        (MATRIX, MATRIX[:, :2], "must have 3 columns, as in training; got 2"),
+        (MATRIX[:, :2], MATRIX, "must have 2 columns, as in training; got 3"),
     ],
 )
 def test_another_form_than_in_training_is_an_error(y, other, message):
     with pytest.raises(ValueError, match=message):
         _targets.encode(y)[0].indicator(other)
-
-
-def test_a_frame_of_booleans_comes_back_as_one():
-    frame = pd.DataFrame(MATRIX.astype(bool), columns=["a", "b", "c"])
-    pd.testing.assert_frame_equal(round_trip(frame)[2], frame)
 
 
 def test_classes_and_labels_that_no_row_has_are_dropped():
@@ -205,12 +181,6 @@ def test_classes_and_labels_that_no_row_has_are_dropped():
         form.seen_in(matrix[:1])
 
 
-def test_a_matrix_with_another_number_of_columns_is_an_error():
-    form, _ = _targets.encode(MATRIX)
-    with pytest.raises(ValueError, match="must have 3 columns, as in training; got 2"):
-        form.indicator(MATRIX[:, :2])
-
-
 def test_decoding_and_encoding_leave_the_input_unchanged():
     y = MATRIX.copy()
     form, matrix = _targets.encode(y)
@@ -223,25 +193,20 @@ def test_decoding_and_encoding_leave_the_input_unchanged():
 @pytest.mark.parametrize(
     "make",
     [
+        pd.Series,
+        lambda sets: pl.Series([sorted(labels) for labels in sets]),
         lambda sets: pd.DataFrame({"y": sets}),
         lambda sets: pd.Series([np.array(sorted(labels), object) for labels in sets]),
         lambda sets: [np.array(sorted(labels)) for labels in sets],
         tuple,
     ],
-    ids=["one-column frame", "series of arrays", "list of arrays", "tuple of sets"],
+    ids=["series", "polars series", "one-column frame", "series of arrays", "list of arrays", "tuple of sets"],
 )
 def test_label_sets_in_unusual_wrappings_are_taken_in_training_and_after(make):
     sets = [{"a", "c"}, {"b"}, {"a", "b"}]
     form, matrix = _targets.encode(make(sets))
     np.testing.assert_array_equal(matrix, MATRIX)
     np.testing.assert_array_equal(form.indicator(make(sets)), MATRIX)
-
-
-def test_integers_of_numpy_are_labels_like_others():
-    form, matrix, back = round_trip([set(np.flatnonzero(row)) for row in MATRIX])
-    np.testing.assert_array_equal(matrix, MATRIX)
-    assert form.classes.dtype == np.int64
-    assert back == [{0, 2}, {1}, {0, 1}]
 
 
 def test_a_sparse_column_is_compared_with_a_dense_one():
@@ -253,20 +218,3 @@ def test_classes_none_of_which_training_showed_are_an_error():
     form, _ = _targets.encode([0, 1, 2])
     with pytest.raises(ValueError, match="no class of training; classes are 0, 1, 2"):
         form.partial_indicator(["0", "1"])
-
-
-def test_bytes_are_no_classes():
-    with pytest.raises(ValueError, match="not bytes; decode them"):
-        _targets.encode(np.array([b"a", b"b"]))
-
-
-def test_more_columns_than_in_training_are_an_error():
-    form, _ = _targets.encode(MATRIX[:, :2])
-    with pytest.raises(ValueError, match="must have 2 columns, as in training; got 3"):
-        form.indicator(MATRIX)
-
-
-@pytest.mark.parametrize("y", [[["1", "", "0", "1"], ["0", "1", "0", "0"]], [("yes", "no", "no"), ("no", "no", "yes")]])
-def test_a_matrix_of_strings_is_not_taken_for_label_sets(y):
-    with pytest.raises(ValueError, match=r"holds each label once; row 0 of y is .* give numbers 0 and 1, not strings"):
-        _targets.encode(y)

@@ -28,6 +28,12 @@ SIZE_BIAS = RNG.normal(size=13)
 SCORES = RNG.normal(scale=3, size=(40_000, 12))  # ten blocks of 12 labels, sizes up to 3
 CORES = cpu_count()
 ANSWERS = ["log_partition", "marginals", "cardinality_pmf", "mode"]
+WEIGHTS, BIAS_DIRECTION = RNG.random(len(SCORES)), np.array([1.0, -1.0, 0.5])
+QUESTIONS = {
+    **{name: lambda space, name=name: (getattr(space.distribution(SCORES), name)(),) for name in ANSWERS},
+    "sums over rows": lambda space: space.expectations(SCORES, WEIGHTS)[2:],
+    "curvature": lambda space: space.curvature(SCORES, SCORES[::-1].copy(), BIAS_DIRECTION, np.ones(len(SCORES))),
+}
 
 
 def space(n_jobs):
@@ -35,25 +41,11 @@ def space(n_jobs):
 
 
 @pytest.mark.parametrize("n_jobs", [2, 3])
-@pytest.mark.parametrize("answer", ANSWERS)
-def test_answers_are_bitwise_those_of_one_thread(answer, n_jobs):
-    expected = getattr(space(1).distribution(SCORES), answer)()
-    np.testing.assert_array_equal(getattr(space(n_jobs).distribution(SCORES), answer)(), expected)
-
-
-@pytest.mark.parametrize("n_jobs", [2, 3])
-def test_sums_over_rows_are_bitwise_those_of_one_thread(n_jobs):
-    weights = RNG.random(len(SCORES))
-    expected = space(1).expectations(SCORES, weights)[2]
-    np.testing.assert_array_equal(space(n_jobs).expectations(SCORES, weights)[2], expected)
-
-
-@pytest.mark.parametrize("n_jobs", [2, 3])
-def test_curvature_is_bitwise_that_of_one_thread(n_jobs):
-    inputs = (SCORES, SCORES[::-1].copy(), np.array([1.0, -1.0, 0.5]), np.ones(len(SCORES)))
-    expected = space(1).curvature(*inputs)
-    for result, serial in zip(space(n_jobs).curvature(*inputs), expected, strict=True):
-        np.testing.assert_array_equal(result, serial)
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_answers_are_bitwise_those_of_one_thread(question, n_jobs):
+    found, serial = (QUESTIONS[question](space(jobs)) for jobs in (n_jobs, 1))
+    for result, expected in zip(found, serial, strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("n_jobs", [2, 3])
@@ -64,15 +56,6 @@ def test_a_fit_is_bitwise_that_of_one_thread(n_jobs):
     np.testing.assert_array_equal(coefs[1], coefs[0])
 
 
-@pytest.mark.parametrize("label_space", [space(2), ObservedSpace(np.eye(12))], ids=["cardinality", "observed"])
-def test_four_threads_at_once_get_what_one_after_the_other_gets(label_space):
-    parts = np.array_split(SCORES, 4)
-    serial = [label_space.distribution(part).marginals() for part in parts]
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda part: label_space.distribution(part).marginals(), parts))
-    np.testing.assert_array_equal(np.vstack(together), np.vstack(serial))
-
-
 @pytest.fixture(scope="module", params=["cardinality", "observed"])
 def fitted(request):
     X = RNG.normal(size=(12_000, 4))
@@ -80,21 +63,26 @@ def fitted(request):
     return MLRHClassifier(label_space=request.param, tol=1e-3).fit(X, Y), X
 
 
-def test_a_classifier_predicts_the_same_from_four_threads_at_once(fitted):
+@pytest.mark.parametrize("method", ["predict", "predict_proba"])
+def test_a_classifier_predicts_the_same_from_four_threads_at_once(fitted, method):
     clf, X = fitted
-    parts = np.array_split(X, 4)
+    answer = getattr(clf, method)
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(clf.predict, parts))
-    np.testing.assert_array_equal(np.vstack(together), clf.predict(X))
+        together = list(pool.map(answer, np.array_split(X, 4)))
+    np.testing.assert_array_equal(np.vstack(together), answer(X))
+
+
+def in_two_workers(backend, calls):
+    try:
+        return Parallel(n_jobs=2, backend=backend)(calls)
+    finally:
+        get_reusable_executor().shutdown(wait=True)
 
 
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_a_classifier_predicts_the_same_in_joblib_workers(fitted, backend):
     clf, X = fitted
-    try:
-        parts = Parallel(n_jobs=2, backend=backend)(delayed(clf.predict)(part) for part in np.array_split(X, 2))
-    finally:
-        get_reusable_executor().shutdown(wait=True)
+    parts = in_two_workers(backend, [delayed(clf.predict)(part) for part in np.array_split(X, 2)])
     np.testing.assert_array_equal(np.vstack(parts), clf.predict(X))
 
 
@@ -106,20 +94,12 @@ def test_the_number_of_threads_can_be_changed_after_the_fit():
     assert threads_started_by(lambda: clf.predict_proba(X)) == 0
 
 
-def test_no_n_jobs_means_every_usable_core():
-    assert effective_threads(None) == CORES
-
-
-def test_n_jobs_of_minus_one_means_every_usable_core():
-    assert effective_threads(-1) == CORES
-
-
-def test_negative_n_jobs_count_from_the_last_core_down_to_one():
-    assert [effective_threads(-n) for n in range(1, CORES + 3)] == [*range(CORES, 0, -1), 1, 1]
-
-
-def test_positive_n_jobs_are_taken_as_they_are():
-    assert [effective_threads(n) for n in (1, 2, 17)] == [1, 2, 17]
+@pytest.mark.parametrize(
+    ("n_jobs", "n_threads"),
+    [(None, CORES), *((-n, max(CORES + 1 - n, 1)) for n in range(1, CORES + 3)), (1, 1), (2, 2), (17, 17)],
+)
+def test_n_jobs_are_that_many_threads_where_none_means_all_cores_and_negative_ones_count_from_them(n_jobs, n_threads):
+    assert effective_threads(n_jobs) == n_threads
 
 
 def test_n_jobs_of_zero_is_an_error():
@@ -176,21 +156,9 @@ def test_three_jobs_start_no_more_than_three_threads():
     assert 1 <= threads_started_by(lambda: space(3).distribution(SCORES).marginals()) <= 3
 
 
-@pytest.fixture(scope="module", params=["loky", "threading"])
-def worker_reports(request):
-    """What two joblib workers say of the threads they may use and of those they started."""
-    try:
-        return Parallel(n_jobs=2, backend=request.param)(delayed(report_of_a_worker)() for _ in range(2))
-    finally:
-        get_reusable_executor().shutdown(wait=True)
-
-
-def test_inside_a_joblib_worker_one_thread_is_used_whatever_n_jobs(worker_reports):
-    assert [used for used, _ in worker_reports] == [[1, 1, 1, 1]] * 2
-
-
-def test_inside_a_joblib_worker_no_thread_is_started(worker_reports):
-    assert [started for _, started in worker_reports] == [0, 0]
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_inside_a_joblib_worker_one_thread_is_used_whatever_n_jobs_and_none_is_started(backend):
+    assert in_two_workers(backend, [delayed(report_of_a_worker)()] * 2) == [([1, 1, 1, 1], 0)] * 2
 
 
 def report_of_a_worker():

@@ -9,32 +9,24 @@ from samples import BOTH, TIGHT, make_multilabel
 from scipy import sparse
 from scipy.optimize import brentq
 from scipy.special import expit
-from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 
+X, Y = make_multilabel()
+
+
+EXCLUDED = "Row {} of y has {} labels, which {} excludes, as it does 1 of 3 rows; set {}"
+
 
 @pytest.mark.parametrize(
     ("options", "Y", "message"),
     [
-        (
-            {"min_labels": 1},
-            [[1, 0], [0, 0], [1, 1]],
-            r"Row 1 of y has 0 labels, which min_labels=1 excludes, as it does 1 of 3 rows; set min_labels=0",
-        ),
-        (
-            {"max_labels": 1},
-            [[1, 0], [0, 1], [1, 1]],
-            r"Row 2 of y has 2 labels, which max_labels=1 excludes, as it does 1 of 3 rows; set max_labels=2",
-        ),
+        ({"min_labels": 1}, [[1, 0], [0, 0], [1, 1]], EXCLUDED.format(1, 0, "min_labels=1", "min_labels=0")),
+        ({"max_labels": 1}, [[1, 0], [0, 1], [1, 1]], EXCLUDED.format(2, 2, "max_labels=1", "max_labels=2")),
         ({"max_labels": 3}, [[1, 0], [0, 1], [1, 1]], "max_labels=3, n_labels=2"),
-        (
-            {"min_labels": 2, "max_labels": 1},
-            [[1, 1], [1, 1], [1, 1]],
-            "min_labels must be at most max_labels; got 2 and 1",
-        ),
+        ({"min_labels": 2, "max_labels": 1}, [[1, 1]] * 3, "min_labels must be at most max_labels; got 2 and 1"),
     ],
 )
 @pytest.mark.parametrize("label_space", ["cardinality", "observed"])
@@ -88,28 +80,15 @@ def test_the_intercept_of_an_absent_label_is_where_the_tiny_penalty_holds_it(sol
     np.testing.assert_allclose(fitted.coef_[3], 0.0, atol=1e-5)
 
 
-def test_rows_all_of_the_largest_size_keep_the_intercepts_finite():
-    X, Y = make_multilabel(min_labels=2, max_labels=2)
-    with pytest.warns(UserWarning, match="the only size of the training rows: 2, at the limit"):
-        fitted = MLRHClassifier(min_labels=1).fit(X, Y)
-    assert np.abs(fitted.intercept_).max() < 1e3
-    assert fitted.distribution(X).cardinality_pmf()[:, 2].min() > 0.98
-
-
-def test_labels_that_every_row_has_are_named():
-    with pytest.warns(UserWarning, match="present in every training row: label 0, 1"):
-        fitted = MLRHClassifier().fit(np.eye(3), np.ones((3, 2), int))
-    assert fitted.predict(np.eye(3)).tolist() == [[1, 1]] * 3
-
-
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
-def test_rows_all_of_the_smallest_size_keep_the_intercepts_finite(solver):
-    X, y = load_iris(return_X_y=True)
-    with pytest.warns(UserWarning, match="the only size of the training rows: 1, at the limit") as caught:
-        fitted = MLRHClassifier(min_labels=1, max_labels=3, solver=solver).fit(X, np.eye(3, dtype=int)[y])
+@pytest.mark.parametrize(("size", "max_labels"), [(1, 3), (2, "auto")])
+def test_rows_all_of_the_smallest_or_largest_size_keep_the_intercepts_finite(solver, size, max_labels):
+    X, Y = make_multilabel(min_labels=size, max_labels=size)
+    with pytest.warns(UserWarning, match=f"the only size of the training rows: {size}, at the limit") as caught:
+        fitted = MLRHClassifier(min_labels=1, max_labels=max_labels, solver=solver).fit(X, Y)
     assert len(caught) == 1
     assert np.abs(fitted.intercept_).max() < 1e3
-    assert fitted.distribution(X).cardinality_pmf()[:, 1].min() > 0.98
+    assert fitted.distribution(X).cardinality_pmf()[:, size].min() > 0.98
 
 
 def test_a_size_that_nobody_has_gets_a_finite_bias():
@@ -135,7 +114,6 @@ def test_one_size_for_all_gives_coefficients_and_intercepts_that_sum_to_zero(cla
 
 
 def test_size_biases_without_a_penalty_meet_the_same_conditions():
-    X, Y = make_multilabel()
     bias = MLRHClassifier(size_bias=True, C=np.inf, tol=1e-14).fit(X, Y).size_bias_
     assert np.abs(bias).max() > 1e-3
     assert bias.sum() == pytest.approx(0.0, abs=1e-9)
@@ -155,12 +133,11 @@ DEGENERATE = {
 @BOTH
 @pytest.mark.parametrize("C", [1.0, np.inf])
 @pytest.mark.parametrize("case", DEGENERATE)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # there may be no optimum without penalty
 def test_degenerate_features_give_finite_coefficients_and_probabilities(classifier, case, C):
     X, Y = make_multilabel()
     X = DEGENERATE[case](X)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # without a penalty these may have no optimum
-        fitted = classifier(C=C, max_iter=200).fit(X, Y)
+    fitted = classifier(C=C, max_iter=200).fit(X, Y)
     weights = fitted.coef_ if hasattr(fitted, "coef_") else fitted.dual_coef_
     assert np.isfinite(weights).all()
     proba = fitted.predict_proba(X)
@@ -180,7 +157,6 @@ RESCALED = {
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm"])
 @pytest.mark.parametrize("case", RESCALED)
 def test_the_unpenalised_fit_does_not_depend_on_the_scale_or_origin_of_columns(case, solver, make):
-    X, Y = make_multilabel()
     plain = MLRHClassifier(C=np.inf).fit(X, Y)
     moved = make(RESCALED[case](X))
     rescaled = MLRHClassifier(C=np.inf, solver=solver, max_iter=5000).fit(moved, Y)
@@ -218,18 +194,15 @@ def test_a_sparse_column_of_years_counts_as_it_does_in_a_dense_matrix():
     assert csr.score(sparse.csr_array(X), Y) == pytest.approx(dense.score(X, Y), abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("scale", "message"), [(1e200, "too large to be squared"), (1e-160, "too small to be squared")]
-)
-def test_features_whose_squares_are_no_numbers_are_an_error(scale, message):
-    X, Y = make_multilabel()
-    with pytest.raises(ValueError, match=message):
-        MLRHClassifier(C=np.inf).fit(X * [1, 1, 1, 1, 1, scale], Y)
+@pytest.mark.parametrize("options", [{"C": np.inf}, {"l1_ratio": 0.5}], ids=str)
+@pytest.mark.parametrize(("scale", "words"), [(1e200, "too large to be squared"), (1e-160, "too small to be squared")])
+def test_features_whose_squares_are_no_numbers_are_an_error(scale, words, options):
+    with pytest.raises(ValueError, match=words):
+        MLRHClassifier(**options).fit(X * [1, 1, 1, 1, 1, scale], Y)
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1e25])
 def test_float32_features_may_be_very_large_or_small(scale):
-    X, Y = make_multilabel()
     plain = MLRHClassifier(C=np.inf).fit(X, Y)
     rescaled = MLRHClassifier(C=np.inf).fit((X * scale).astype(np.float32), Y)
     assert rescaled.objective_ == pytest.approx(plain.objective_, rel=1e-5)
@@ -251,7 +224,6 @@ def test_a_fit_called_converged_is_as_near_the_optimum_as_its_tolerance_says(C, 
 
 
 def test_a_redundant_column_does_not_change_the_unpenalised_predictions():
-    X, Y = make_multilabel()
     plain = MLRHClassifier(C=np.inf, **TIGHT).fit(X, Y)
     redundant = DEGENERATE["rank deficient"](X)
     np.testing.assert_allclose(
@@ -279,7 +251,6 @@ def test_rows_without_any_label_are_learned_as_such(classifier, solver):
 
 @BOTH
 def test_one_label_is_binary_logistic_regression(classifier):
-    X, Y = make_multilabel()
     sets = [{"a"} if row[0] else set() for row in Y]
     options = {"kernel": "linear"} if classifier is KernelMLRHClassifier else {}
     ours = classifier(**options, **TIGHT).fit(X, sets)

@@ -1,31 +1,38 @@
 """Warm starts: fewer iterations to the same model, and none from what no longer fits."""
 
+import signal
+
 import numpy as np
 import pandas as pd
 import pytest
-from interrupting import interrupt_at
 from samples import BOTH, make_multilabel
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.fitting.objective import Objective
 
+X, Y = make_multilabel()
+CLASSIFIERS = (MLRHClassifier, KernelMLRHClassifier)
+OBSERVED = {"label_space": "observed"}
+SMOOTH = ("lbfgs", "newton-cg", "mm")
 
-@BOTH
-@pytest.mark.parametrize("options", [{}, {"size_bias": True}, {"label_space": "observed"}])
-def test_a_warm_start_takes_fewer_iterations_to_the_same_model(classifier, options):
-    X, Y = make_multilabel()
-    cold = classifier(**options).fit(X, Y)
-    warm = classifier(warm_start=True, **options).fit(X, Y)
+
+@pytest.mark.parametrize(
+    "model",
+    [classifier(**options) for classifier in CLASSIFIERS for options in ({}, {"size_bias": True}, OBSERVED)]
+    + [MLRHClassifier(l1_ratio=0.9, size_bias=True)],
+    ids=repr,
+)
+def test_a_warm_start_takes_fewer_iterations_to_the_same_model(model):
+    cold, warm = clone(model).fit(X, Y), clone(model).set_params(warm_start=True).fit(X, Y)
     first = warm.n_iter_
     warm.fit(X, Y)
     assert warm.n_iter_ <= 1 < first == cold.n_iter_
     warm.set_params(C=1.1).fit(X, Y)
     assert warm.n_iter_ < first
-    np.testing.assert_allclose(
-        warm.predict_proba(X), classifier(C=1.1, **options).fit(X, Y).predict_proba(X), atol=2e-3
-    )
+    np.testing.assert_allclose(warm.predict_proba(X), cold.set_params(C=1.1).fit(X, Y).predict_proba(X), atol=2e-3)
 
 
 CHANGES = {
@@ -39,9 +46,8 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_warm_start_with_others_than_before_starts_afresh(change):
-    X, Y = make_multilabel()
     options, X_new, Y_new = CHANGES[change](X, Y)
-    for classifier in (MLRHClassifier, KernelMLRHClassifier):
+    for classifier in CLASSIFIERS:
         if "kernel" in options and classifier is MLRHClassifier:
             continue
         warm = classifier(warm_start=True).fit(X, Y).set_params(**options).fit(X_new, Y_new)
@@ -52,7 +58,6 @@ def test_a_warm_start_with_others_than_before_starts_afresh(change):
 
 @BOTH
 def test_a_warm_start_without_an_intercept_forgets_the_one_before(classifier):
-    X, Y = make_multilabel()
     warm = classifier(warm_start=True).fit(X + 3, Y).set_params(fit_intercept=False, tol=1e-12).fit(X + 3, Y)
     np.testing.assert_array_equal(warm.intercept_, 0.0)
     cold = classifier(fit_intercept=False, tol=1e-12).fit(X + 3, Y)
@@ -66,69 +71,67 @@ def test_a_warm_start_with_fewer_rows_than_features_takes_fewer_iterations():
     assert warm.fit(X, Y).n_iter_ <= 1 < first
 
 
-def test_a_fit_that_fails_leaves_the_one_before_as_it_was():
-    X, Y = make_multilabel()
-    warm = MLRHClassifier(warm_start=True).fit(X, Y)
-    before = warm.predict_proba(X)
-    for X_bad, Y_bad, weights in ((X * 1e200, Y[:, :3], None), (X, Y[:, :3], np.full(200, -1.0))):
-        with pytest.raises(ValueError, match=r"squared|[Nn]egative"):
-            warm.fit(X_bad, Y_bad, weights)
-        np.testing.assert_array_equal(warm.predict_proba(X), before)
-        assert warm.score(X, Y) > 0
-    fresh = MLRHClassifier(warm_start=True, solver="lbfgs", l1_ratio=0.5)
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_a_fit_that_fails_leaves_the_one_before_as_it_was(warm_start):
+    model = MLRHClassifier(warm_start=warm_start).fit(X, Y)
+    before = model.predict_proba(X)
+    for bad in ((X * 1e200, Y[:, :3], None), (X, Y[:, :3], np.full(200, -1.0)), (X[:, :2], 2 * Y, None)):
+        with pytest.raises(ValueError, match=r"squared|[Nn]egative|must contain only 0 and 1"):
+            model.fit(*bad)
+        np.testing.assert_array_equal(model.predict_proba(X), before)
+        assert model.score(X, Y) > 0
+    fresh = MLRHClassifier(warm_start=warm_start, solver="lbfgs", l1_ratio=0.5)
     with pytest.raises(ValueError, match="l1_ratio must be 0"):
         fresh.fit(X, Y)
     np.testing.assert_allclose(fresh.set_params(l1_ratio=0.0).fit(X, Y).predict_proba(X), before)
 
 
-@BOTH
-@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "mm"])
+def interrupted_fit(model, X, Y, monkeypatch):
+    """Press Ctrl-C in the middle of the fourth call for the gradient, which then goes on."""
+    name = "with_curvatures" if model.l1_ratio else "value_and_gradient"
+    method, calls = getattr(Objective, name), []
+
+    def interrupted(self, *arguments):
+        calls.append(1)
+        if len(calls) == 4:
+            signal.raise_signal(signal.SIGINT)
+        return method(self, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Objective, name, interrupted)
+        model.fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [classifier(solver=solver, max_iter=5000, tol=1e-5) for classifier in CLASSIFIERS for solver in SMOOTH]
+    + [MLRHClassifier(l1_ratio=0.5, tol=1e-9)],
+    ids=repr,
+)
 @pytest.mark.parametrize("hidden", [False, True])
-def test_an_interrupted_fit_leaves_a_model_from_which_the_next_one_goes_on(classifier, solver, hidden, monkeypatch):
-    X, Y = make_multilabel()
-    Y = np.where(np.random.RandomState(0).uniform(size=Y.shape) < 0.2, np.nan, Y) if hidden else Y
-    whole = classifier(solver=solver, max_iter=5000, tol=1e-5).fit(X, Y)
-    model = classifier(solver=solver, max_iter=5000, tol=1e-5, warm_start=True)
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, Objective, "value_and_gradient", 4)
-        with pytest.raises(KeyboardInterrupt):
-            model.fit(X, Y)
+def test_an_interrupted_fit_leaves_a_model_from_which_the_next_one_goes_on(model, hidden, monkeypatch):
+    known = np.where(np.random.RandomState(0).uniform(size=Y.shape) < 0.2, np.nan, Y) if hidden else Y
+    whole, model = clone(model).fit(X, known), clone(model).set_params(warm_start=True)
+    interrupted_fit(model, X, known, monkeypatch)
     assert model.n_iter_ < whole.n_iter_
     assert model.objective_ == pytest.approx(model.history_[-1]) and len(model.history_) == model.n_iter_ + 1
     assert np.isfinite(model.predict_proba(X)).all()
-    assert model.fit(X, Y).objective_ == pytest.approx(whole.objective_, rel=1e-4)
+    assert model.fit(X, known).objective_ == pytest.approx(whole.objective_, rel=1e-4)
 
 
 def test_without_a_warm_start_an_interrupted_fit_leaves_the_model_that_was(monkeypatch):
-    X, Y = make_multilabel()
     names = list("uvwxyz")
     model = MLRHClassifier().fit(pd.DataFrame(X, columns=names), Y)
     before = {name: np.copy(value) for name, value in vars(model).items() if name.endswith("_") and name[0] != "_"}
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, Objective, "value_and_gradient", 4)
-        with pytest.raises(KeyboardInterrupt):
-            model.fit(X[:100, :3], Y[:100])
+    interrupted_fit(model, X[:100, :3], Y[:100], monkeypatch)
     for name, value in before.items():
         np.testing.assert_array_equal(getattr(model, name), value)
     model.predict(pd.DataFrame(X, columns=names))
 
 
-def test_a_fit_that_fails_leaves_the_model_that_was():
-    X, Y = make_multilabel()
-    model = MLRHClassifier().fit(X, Y)
-    before = model.predict_proba(X)
-    with pytest.raises(ValueError, match="must contain only 0 and 1"):
-        model.fit(X[:, :2], 2 * Y)
-    np.testing.assert_array_equal(model.predict_proba(X), before)
-
-
 def test_an_interrupt_in_the_first_fit_leaves_nothing_that_looks_fitted(monkeypatch):
-    X, Y = make_multilabel()
     model = MLRHClassifier()
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, Objective, "value_and_gradient", 4)
-        with pytest.raises(KeyboardInterrupt):
-            model.fit(X, Y)
+    interrupted_fit(model, X, Y, monkeypatch)
     with pytest.raises(NotFittedError):
         model.predict(X)
 
