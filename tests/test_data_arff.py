@@ -6,6 +6,7 @@ import time
 import tracemalloc
 from pathlib import Path
 
+import data_files
 import numpy as np
 import pytest
 from scipy import sparse
@@ -16,39 +17,6 @@ from mlrh.data.containers import DataError, Schema
 
 FOLDER = os.environ.get("MLRH_DATA")
 PUBLIC = pytest.mark.skipif(not FOLDER, reason="MLRH_DATA names no folder with the public sets")
-
-# N, D, K, mean labels per row, most labels on a row, rows without labels; sparse or not.
-SETS = {
-    "bibtex/bibtex.arff.gz": (7395, 1836, 159, 2.402, 28, 0, True),
-    "bibtex/bibtex-train.arff.gz": (4880, 1836, 159, 2.380, 28, 0, True),
-    "bibtex/bibtex-test.arff.gz": (2515, 1836, 159, 2.444, 17, 0, True),
-    "birds/birds-train.arff.gz": (322, 260, 19, 1.059, 6, 143, False),
-    "birds/birds-test.arff.gz": (323, 260, 19, 0.969, 5, 151, False),
-    "cal500/cal500.arff.gz": (502, 68, 174, 26.044, 48, 0, False),
-    "corel5k/Corel5k-sparse.arff.gz": (5000, 499, 374, 3.522, 5, 0, True),
-    "corel5k/Corel5k-train-sparse.arff.gz": (4500, 499, 374, 3.522, 5, 0, True),
-    "corel5k/Corel5k-test-sparse.arff": (500, 499, 374, 3.526, 5, 0, True),
-    "delicious/delicious.arff.gz": (16105, 500, 983, 19.020, 25, 14, True),
-    "delicious/delicious-train.arff.gz": (12920, 500, 983, 19.047, 25, 10, True),
-    "delicious/delicious-test.arff.gz": (3185, 500, 983, 18.910, 25, 4, True),
-    "emotions/emotions.arff.gz": (593, 72, 6, 1.869, 3, 0, False),
-    "emotions/emotions-train.arff": (391, 72, 6, 1.813, 3, 0, False),
-    "emotions/emotions-test.arff": (202, 72, 6, 1.975, 3, 0, False),
-    "flags/flags.arff": (194, 19, 7, 3.392, 7, 0, False),
-    "flags/flags-train.arff": (129, 19, 7, 3.419, 7, 0, False),
-    "flags/flags-test.arff": (65, 19, 7, 3.338, 6, 0, False),
-    "medical/medical.arff": (978, 1449, 45, 1.245, 3, 0, True),
-    "medical/medical-train.arff": (333, 1449, 45, 1.255, 3, 0, True),
-    "medical/medical-test.arff": (645, 1449, 45, 1.240, 3, 0, True),
-    "scene/scene-train.arff.gz": (1211, 294, 6, 1.062, 3, 0, False),
-    "scene/scene-test.arff.gz": (1196, 294, 6, 1.086, 2, 0, False),
-    "tmc2007-500/tmc2007-500.arff.gz": (28596, 500, 22, 2.158, 10, 0, True),
-    "tmc2007-500/tmc2007-500-train.arff.gz": (21519, 500, 22, 2.226, 10, 0, True),
-    "tmc2007-500/tmc2007-500-test.arff.gz": (7077, 500, 22, 1.952, 9, 0, True),
-    "yeast/yeast.arff.gz": (2417, 103, 14, 4.237, 11, 0, False),
-    "yeast/yeast-train.arff.gz": (1500, 103, 14, 4.228, 11, 0, False),
-    "yeast/yeast-test.arff.gz": (917, 103, 14, 4.252, 10, 0, False),
-}
 
 DENSE = """% a comment
 @RELATION toy
@@ -73,9 +41,7 @@ def public(path):
 
 
 def save(folder, text, name="toy.arff"):
-    path = folder / name
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
+    return data_files.save(folder, text, name)
 
 
 def header(*attributes, relation="toy"):
@@ -88,35 +54,12 @@ def xml(*names):
 
 
 @PUBLIC
-@pytest.mark.parametrize("path", SETS)
-def test_a_public_set_has_the_published_numbers(path):
-    n_rows, n_features, n_labels, cardinality, largest, empty, is_sparse = SETS[path]
-    data = read(public(path))
-    sizes = data.Y.sum(axis=1)
-    assert data.X.shape == (n_rows, n_features) and data.Y.shape == (n_rows, n_labels)
-    assert sizes.mean() == pytest.approx(cardinality, abs=6e-4)
-    assert (sizes.max(), np.count_nonzero(sizes == 0)) == (largest, empty)
-    assert sparse.issparse(data.X) == is_sparse
-    assert data.X.dtype == np.float64 and data.Y.dtype == np.int8
-    assert len(set(data.feature_names)) == n_features and len(set(data.label_names)) == n_labels
-
-
-@PUBLIC
 def test_emotions_equals_what_scipy_reads():
     data = read(public("emotions/emotions-train.arff"))
     rows, _ = scipy_arff.loadarff(public("emotions/emotions-train.arff"))
     columns = np.array([rows[name].astype(float) for name in (*data.feature_names, *data.label_names)]).T
     assert np.array_equal(data.X, columns[:, :72])
     assert np.array_equal(data.Y, columns[:, 72:])
-
-
-@PUBLIC
-def test_sparse_rows_of_corel5k_hold_the_listed_indices_only():
-    data = read(public("corel5k/Corel5k-test-sparse.arff"))
-    lines = [line for line in public("corel5k/Corel5k-test-sparse.arff").read_text().splitlines() if line[:1] == "{"]
-    for line, x, y in zip(lines, data.X.toarray(), data.Y, strict=True):
-        listed = [int(entry.split()[0]) for entry in line[1:-1].split(",")]
-        assert np.flatnonzero(np.concatenate([x, y])).tolist() == listed
 
 
 @PUBLIC

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from data_files import dense, words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
@@ -50,10 +51,6 @@ def data_sets(draw, nominal=True, missing=True, min_labels=1):
     return MultilabelData(X, Y, tuple(names[:n_features]), tuple(names[n_features:]), "toy", categories)
 
 
-def dense(X):
-    return X.toarray() if sparse.issparse(X) else X
-
-
 def assert_same(found, data):
     assert (found.feature_names, found.label_names, found.name) == (data.feature_names, data.label_names, data.name)
     assert dict(found.categories) == dict(data.categories)
@@ -62,15 +59,6 @@ def assert_same(found, data):
     assert np.array_equal(dense(found.X), dense(data.X), equal_nan=True)
     if not sparse.issparse(found.X) and not sparse.issparse(data.X):
         assert np.array_equal(np.signbit(found.X) & (found.X == 0), np.signbit(data.X) & (data.X == 0))
-
-
-def words(data):
-    """The columns of X as numbers, words and None."""
-    columns = {}
-    for column, name in enumerate(data.feature_names):
-        values, own = data.X[:, column].tolist(), data.categories.get(name)
-        columns[name] = [None if v != v else v if own is None else own[int(v)] for v in values]
-    return columns
 
 
 def round_trip(data, file, labels=None, **options):
