@@ -4,6 +4,7 @@ import gzip
 import os
 import time
 import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
 
 import data_files
@@ -153,26 +154,25 @@ def test_sparse_rows_with_quotes_are_split_at_the_right_commas(tmp_path):
     assert data.X.toarray().tolist() == [[4, 1], [0, 0], [0, 2]]
 
 
-def test_a_nominal_feature_of_two_numbers_holds_those_numbers(tmp_path):
-    data = read(save(tmp_path, header("a {10, '-3'}", "y {0,1}") + "10.0,1\n'-3',0\n?,0\n"), ["y"])
-    np.testing.assert_array_equal(data.X[:, 0], [10, -3, np.nan])
-    assert data.categories == {}
-
-
-def test_three_values_that_spell_numbers_are_codes_and_stay_nominal(tmp_path):
-    data = read(save(tmp_path, header("a {10, 2, 30}", "y {0,1}") + "2,0\n30,1\n10,0\n?,0\n"), ["y"])
-    np.testing.assert_array_equal(data.X[:, 0], [1, 2, 0, np.nan])
-    assert data.categories == {"a": ("10", "2", "30")}
+@pytest.mark.parametrize(
+    "declared, cells, values, categories",
+    [("10, '-3'", "10.0 '-3' ?", [10, -3, np.nan], {}), ("10,2,30", "2 30 10 ?", [1, 2, 0, np.nan], {"a": "10 2 30"})],
+)
+def test_a_nominal_feature_of_two_numbers_holds_them_and_three_are_codes(tmp_path, declared, cells, values, categories):
+    rows = "".join(f"{cell},1\n" for cell in cells.split())
+    data = read(save(tmp_path, header(f"a {{{declared}}}", "y {0,1}") + rows), ["y"])
+    np.testing.assert_array_equal(data.X[:, 0], values)
+    assert data.categories == {name: tuple(words.split()) for name, words in categories.items()}
 
 
 @pytest.mark.parametrize(
-    "declared", ["{0,1}", "{1,0}", "{false,true}", "{TRUE,FALSE}", "{no,yes}", "numeric", "string"]
+    "declared, off, on",
+    [
+        *(("{0,1}", "0", "1"), ("{1,0}", "0", "1"), ("numeric", "0.0", "1"), ("string", "0", "1")),
+        *(("{false,true}", "false", "true"), ("{TRUE,FALSE}", "FALSE", "TRUE"), ("{no,yes}", "no", "yes")),
+    ],
 )
-def test_labels_may_be_written_as_numbers_or_words(tmp_path, declared):
-    words = {"{0,1}": "01", "{1,0}": "01", "numeric": ("0.0", "1"), "string": "01"}
-    off, on = words.get(declared, ("no", "yes") if "no" in declared else ("false", "true"))
-    if declared.isupper():
-        off, on = off.upper(), on.upper()
+def test_labels_may_be_written_as_numbers_or_words(tmp_path, declared, off, on):
     data = read(save(tmp_path, header("a numeric", f"y {declared}") + f"1,{off}\n2,{on}\n3,{on}\n"), ["y"])
     assert data.Y.ravel().tolist() == [0, 1, 1]
 
@@ -202,26 +202,21 @@ def test_a_meka_relation_name_that_counts_too_many_labels_is_an_error(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("data_name", "xml_name"),
+    ("data_name", "xml_name", "other_xml"),
     [
-        ("Toy.arff", "Toy.xml"),
-        ("Toy-train.arff", "Toy.xml"),
-        ("toy-TEST-sparse.arff", "Toy.xml"),
-        ("Toy-train-sparse.arff.gz", "Toy.xml"),
-        ("toy_test.arff", "TOY.XML"),
+        ("Toy.arff", "Toy.xml", "another.xml"),
+        ("Toy-train.arff", "Toy.xml", "another.xml"),
+        ("toy-TEST-sparse.arff", "Toy.xml", "another.xml"),
+        ("Toy-train-sparse.arff.gz", "Toy.xml", "another.xml"),
+        ("toy_test.arff", "TOY.XML", "another.xml"),
+        ("toy-train.arff", "toy-train.xml", "toy.xml"),
     ],
 )
-def test_the_xml_of_the_set_is_found_beside_the_file(tmp_path, data_name, xml_name):
+def test_the_xml_of_the_own_stem_or_else_of_the_set_is_found_beside_the_file(tmp_path, data_name, xml_name, other_xml):
     save(tmp_path, xml("y2"), xml_name)
-    save(tmp_path, xml("nothing"), "another.xml")
+    save(tmp_path, xml("y1"), other_xml)
     content = gzip.compress(DENSE.encode()) if data_name.endswith("gz") else DENSE
     assert read(save(tmp_path, content, data_name)).label_names == ("y2",)
-
-
-def test_the_xml_of_the_own_stem_comes_before_that_of_the_whole_set(tmp_path):
-    save(tmp_path, xml("y1"), "toy.xml")
-    save(tmp_path, xml("y2"), "toy-train.xml")
-    assert read(save(tmp_path, DENSE, "toy-train.arff")).label_names == ("y2",)
 
 
 def test_without_labels_every_column_is_a_feature(tmp_path):
@@ -337,25 +332,20 @@ FILTER = "weka.filters.unsupervised.attribute"
 
 
 @pytest.mark.parametrize(
-    "filters",
+    "filters, labels",
     [
-        f"{FILTER}.RemoveUseless-M99.0",
-        f"{FILTER}.AddID-Cfirst-NID",
-        f"{FILTER}.StringToWordVector-R1-W1000",
-        "weka.filters.supervised.attribute.AttributeSelection-Eweka",
-        f"{FILTER}.Normalize-S1.0-T0.0-{FILTER}.RemoveType-Tstring",
+        (f"{FILTER}.RemoveUseless-M99.0", None),
+        (f"{FILTER}.AddID-Cfirst-NID", None),
+        (f"{FILTER}.StringToWordVector-R1-W1000", None),
+        ("weka.filters.supervised.attribute.AttributeSelection-Eweka", None),
+        (f"{FILTER}.Normalize-S1.0-T0.0-{FILTER}.RemoveType-Tstring", None),
+        (f"{FILTER}.Normalize-S1.0-T0.0-weka.filters.unsupervised.instance.RemovePercentage-P66", ("p", "q")),
     ],
 )
-def test_a_filter_that_can_move_columns_makes_the_label_option_void(tmp_path, filters):
-    text = header("p {0,1}", "q {0,1}", "a {0,1}", relation=f"'toy: -C 2-{filters}'")
-    with pytest.raises(DataError, match="nothing says which attributes are labels"):
-        read(save(tmp_path, text + "0,1,1\n"))
-
-
-def test_a_filter_that_keeps_columns_leaves_the_label_option_valid(tmp_path):
-    filters = f"{FILTER}.Normalize-S1.0-T0.0-weka.filters.unsupervised.instance.RemovePercentage-P66"
-    text = header("p {0,1}", "q {0,1}", "a {0,1}", relation=f"'toy: -C 2-{filters}'")
-    assert read(save(tmp_path, text + "0,1,1\n")).label_names == ("p", "q")
+def test_a_filter_that_can_move_columns_makes_the_label_option_void_and_no_other(tmp_path, filters, labels):
+    path = save(tmp_path, header("p {0,1}", "q {0,1}", "a {0,1}", relation=f"'toy: -C 2-{filters}'") + "0,1,1\n")
+    with nullcontext() if labels else pytest.raises(DataError, match="nothing says which attributes are labels"):
+        assert read(path).label_names == labels
 
 
 @pytest.mark.parametrize("form", ["{row},{row},0", "{{0 {row}, 1 {row}}}"])
@@ -377,8 +367,7 @@ def test_new_rows_have_the_features_of_the_schema_and_dates_beside_them_do_not_m
     path = save(tmp_path, header("a numeric", "text string", "place string", "day date yyyy", "y {0,1}") + rows)
     schema = Schema(("place", "a"), ("y",), {"place": ("O", "R")})
     data = read(path, schema=schema)
-    X = data.X.toarray() if sparse.issparse(data.X) else data.X
-    assert X.tolist() == [[1, 1], [0, 2]] and data.Y.tolist() == [[1], [0]]
+    assert data_files.dense(data.X).tolist() == [[1, 1], [0, 2]] and data.Y.tolist() == [[1], [0]]
     assert data.schema == schema
     with pytest.raises(DataError, match="line 5: attribute 'day' is of type date"):
         read(path, ["y"])
