@@ -17,13 +17,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from processes import running_in_session, wait_until, workers_of
 from scipy import sparse
 from typer.testing import CliRunner
 
 from mlrh import MLRHClassifier, automatic, metrics, persistence
 from mlrh.automatic import choose
 from mlrh.cli import app
-from mlrh.cli._output import joined
 from mlrh.data import load_digit_scenes, read, write
 
 DATA = os.environ.get("MLRH_DATA")
@@ -115,19 +115,12 @@ def test_a_kernel_model_of_a_file_is_that_of_memory(decision, folder):
     assert "slightly optimistic" in result.stderr and "Saved: train.mlrh" in result.stderr
 
 
-@pytest.mark.parametrize("way", ["commas", "repeated", "file", "path", "xml"])
-def test_labels_can_be_named_in_every_way(way, folder):
+@pytest.mark.parametrize("values", [[NAMES], TRAIN.label_names, ["names.txt"], ["./names"], ["names.xml"]])
+def test_labels_can_be_named_in_every_way(values, folder):
     write(TRAIN, folder / "train.csv")
     write(TRAIN, folder / "names.arff")
     for name in ("names.txt", "names"):
         (folder / name).write_text("\n".join(TRAIN.label_names) + "\n\n")
-    values = {
-        "commas": [NAMES],
-        "repeated": TRAIN.label_names,
-        "file": ["names.txt"],
-        "path": ["./names"],
-        "xml": ["names.xml"],
-    }[way]
     arguments = [part for value in values for part in ("--labels", value)]
     run("fit", "train.csv", "--kernel", "linear", "--label-space", "cardinality", "--folds", "2", *arguments)
     assert persistence.load(folder / "train.mlrh").schema == TRAIN.schema
@@ -198,18 +191,11 @@ def test_rows_with_labels_that_the_model_does_not_know_are_noted_and_not_matched
 
 def test_new_rows_may_lack_labels_and_have_other_columns_in_another_order(scenes, folder):
     order = np.random.RandomState(0).permutation(64)
-    bare = replace(
-        TEST,
-        X=np.column_stack([np.arange(15), TEST.X[:, order]]),
-        Y=np.empty((15, 0), np.int8),
-        feature_names=("number", *(TEST.feature_names[column] for column in order)),
-        label_names=(),
-    )
+    X, names = np.column_stack([np.arange(15), TEST.X[:, order]]), [TEST.feature_names[column] for column in order]
+    bare = replace(TEST, X=X, Y=np.empty((15, 0), np.int8), feature_names=("number", *names), label_names=())
     write(bare, folder / "bare.csv")
-    with_labels, without = (
-        run("predict", scenes / "model.mlrh", file).stdout for file in (scenes / "test.csv", "bare.csv")
-    )
-    assert with_labels == without
+    predict = ("predict", scenes / "model.mlrh")
+    assert run(*predict, "bare.csv").stdout == run(*predict, scenes / "test.csv").stdout
 
 
 def test_libsvm_rows_without_the_last_or_the_first_columns_are_padded(folder):
@@ -268,18 +254,12 @@ def test_rows_of_many_chunks_are_numbered_through(scenes, monkeypatch):
     assert run(*arguments).stdout == whole
 
 
-def test_semicolons_and_backslashes_in_names_can_be_told_from_separators():
-    assert joined(["a;b", "c\\", "d"]) == r"a\;b;c\\;d"
-
-
 def test_standard_input_is_read_and_its_model_needs_a_name(scenes, folder, failure):
-    content = (scenes / "train.csv").read_bytes()
-    run("fit", "-", "--labels", NAMES, "-o", "piped.mlrh", "--kernel", "linear", "--folds", "2", stdin=content)
-    run("fit", scenes / "train.csv", "--labels", NAMES, "-o", "named.mlrh", "--kernel", "linear", "--folds", "2")
-    answers = [
-        run("predict", model, "-", stdin=(scenes / "test.csv").read_bytes()).stdout
-        for model in ("piped.mlrh", "named.mlrh")
-    ]
+    train, test = ((scenes / name).read_bytes() for name in ("train.csv", "test.csv"))
+    options = ("--labels", NAMES, "--kernel", "linear", "--folds", "2")
+    run("fit", "-", "-o", "piped.mlrh", *options, stdin=train)
+    run("fit", scenes / "train.csv", "-o", "named.mlrh", *options)
+    answers = [run("predict", model, "-", stdin=test).stdout for model in ("piped.mlrh", "named.mlrh")]
     assert answers[0] == answers[1] == run("predict", "named.mlrh", scenes / "test.csv").stdout
     assert "give it with --output" in failure("fit", "-")
 
@@ -297,14 +277,10 @@ def test_evaluate_prints_the_measures_of_the_model_on_the_file(scenes):
 def test_evaluate_takes_labels_in_any_order_and_of_other_names_by_position(scenes, folder):
     renamed = replace(TEST, label_names=tuple(f"other {digit}" for digit in range(10)))
     write(renamed, folder / "renamed.csv")
-    as_trained = run("evaluate", scenes / "model.mlrh", scenes / "test.csv", "--json").stdout
-    backwards = ",".join(reversed(TEST.label_names))
-    assert (
-        run("evaluate", scenes / "model.mlrh", scenes / "test.csv", "--json", "--labels", backwards).stdout
-        == as_trained
-    )
-    others = ",".join(renamed.label_names)
-    assert run("evaluate", scenes / "model.mlrh", "renamed.csv", "--json", "--labels", others).stdout == as_trained
+    evaluate = ("evaluate", scenes / "model.mlrh", "--json")
+    as_trained = run(*evaluate, scenes / "test.csv").stdout
+    for file, names in ((scenes / "test.csv", reversed(TEST.label_names)), ("renamed.csv", renamed.label_names)):
+        assert run(*evaluate, file, "--labels", ",".join(names)).stdout == as_trained
 
 
 def test_only_a_model_file_is_replaced(scenes, folder, failure):
@@ -375,16 +351,14 @@ def test_flags_are_predicted_from_their_own_files(folder):
 
 def test_predictions_go_through_a_pipe_that_may_close_early(scenes):
     arguments = (*PROGRAM, "predict", "model.mlrh", "-", "--top", "1000", "--to", "jsonl")
-    with subprocess.Popen(
-        arguments, cwd=scenes, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(arguments, cwd=scenes, **pipes) as process:
         process.stdin.write((scenes / "test.csv").read_bytes())
         process.stdin.close()
         first = json.loads(process.stdout.readline())
         process.stdout.close()
         assert (process.wait(60), process.stderr.read()) == (0, b"")
-    model = persistence.load(scenes / "model.mlrh")
-    best = model.distribution(TEST).mode()[0]
+    best = persistence.load(scenes / "model.mlrh").distribution(TEST).mode()[0]
     assert first["labels"] == [TEST.label_names[digit] for digit in np.flatnonzero(best)]
 
 
@@ -452,31 +426,6 @@ def test_an_interrupt_of_a_fit_and_its_processes_ends_all_of_them_without_a_trac
     assert process.returncode == 130 and b"Traceback" not in printed
     wait_until(lambda: not running_in_session(process.pid))
     assert [path.name for path in tmp_path.iterdir()] == ["large.csv"]
-
-
-def wait_until(condition, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def workers_of(session):
-    """The processes of joblib that compute."""
-    return [line for line in running_in_session(session).values() if b"popen_loky" in line]
-
-
-def running_in_session(session):
-    """Command lines by process, of those that haven't ended."""
-    found = {}
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            state, _, _, own = (place / "stat").read_text().rpartition(") ")[2].split()[:4]
-            if int(own) == session and state != "Z":
-                found[place.name] = (place / "cmdline").read_bytes()
-        except OSError:  # it has just ended
-            continue
-    return found
 
 
 def test_a_column_to_ignore_is_no_feature(scenes, folder):

@@ -4,8 +4,10 @@ import gzip
 import os
 import time
 import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
 
+import data_files
 import numpy as np
 import pytest
 from scipy import sparse
@@ -16,39 +18,6 @@ from mlrh.data.containers import DataError, Schema
 
 FOLDER = os.environ.get("MLRH_DATA")
 PUBLIC = pytest.mark.skipif(not FOLDER, reason="MLRH_DATA names no folder with the public sets")
-
-# N, D, K, mean labels per row, most labels on a row, rows without labels; sparse or not.
-SETS = {
-    "bibtex/bibtex.arff.gz": (7395, 1836, 159, 2.402, 28, 0, True),
-    "bibtex/bibtex-train.arff.gz": (4880, 1836, 159, 2.380, 28, 0, True),
-    "bibtex/bibtex-test.arff.gz": (2515, 1836, 159, 2.444, 17, 0, True),
-    "birds/birds-train.arff.gz": (322, 260, 19, 1.059, 6, 143, False),
-    "birds/birds-test.arff.gz": (323, 260, 19, 0.969, 5, 151, False),
-    "cal500/cal500.arff.gz": (502, 68, 174, 26.044, 48, 0, False),
-    "corel5k/Corel5k-sparse.arff.gz": (5000, 499, 374, 3.522, 5, 0, True),
-    "corel5k/Corel5k-train-sparse.arff.gz": (4500, 499, 374, 3.522, 5, 0, True),
-    "corel5k/Corel5k-test-sparse.arff": (500, 499, 374, 3.526, 5, 0, True),
-    "delicious/delicious.arff.gz": (16105, 500, 983, 19.020, 25, 14, True),
-    "delicious/delicious-train.arff.gz": (12920, 500, 983, 19.047, 25, 10, True),
-    "delicious/delicious-test.arff.gz": (3185, 500, 983, 18.910, 25, 4, True),
-    "emotions/emotions.arff.gz": (593, 72, 6, 1.869, 3, 0, False),
-    "emotions/emotions-train.arff": (391, 72, 6, 1.813, 3, 0, False),
-    "emotions/emotions-test.arff": (202, 72, 6, 1.975, 3, 0, False),
-    "flags/flags.arff": (194, 19, 7, 3.392, 7, 0, False),
-    "flags/flags-train.arff": (129, 19, 7, 3.419, 7, 0, False),
-    "flags/flags-test.arff": (65, 19, 7, 3.338, 6, 0, False),
-    "medical/medical.arff": (978, 1449, 45, 1.245, 3, 0, True),
-    "medical/medical-train.arff": (333, 1449, 45, 1.255, 3, 0, True),
-    "medical/medical-test.arff": (645, 1449, 45, 1.240, 3, 0, True),
-    "scene/scene-train.arff.gz": (1211, 294, 6, 1.062, 3, 0, False),
-    "scene/scene-test.arff.gz": (1196, 294, 6, 1.086, 2, 0, False),
-    "tmc2007-500/tmc2007-500.arff.gz": (28596, 500, 22, 2.158, 10, 0, True),
-    "tmc2007-500/tmc2007-500-train.arff.gz": (21519, 500, 22, 2.226, 10, 0, True),
-    "tmc2007-500/tmc2007-500-test.arff.gz": (7077, 500, 22, 1.952, 9, 0, True),
-    "yeast/yeast.arff.gz": (2417, 103, 14, 4.237, 11, 0, False),
-    "yeast/yeast-train.arff.gz": (1500, 103, 14, 4.228, 11, 0, False),
-    "yeast/yeast-test.arff.gz": (917, 103, 14, 4.252, 10, 0, False),
-}
 
 DENSE = """% a comment
 @RELATION toy
@@ -73,9 +42,7 @@ def public(path):
 
 
 def save(folder, text, name="toy.arff"):
-    path = folder / name
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
+    return data_files.save(folder, text, name)
 
 
 def header(*attributes, relation="toy"):
@@ -88,35 +55,12 @@ def xml(*names):
 
 
 @PUBLIC
-@pytest.mark.parametrize("path", SETS)
-def test_a_public_set_has_the_published_numbers(path):
-    n_rows, n_features, n_labels, cardinality, largest, empty, is_sparse = SETS[path]
-    data = read(public(path))
-    sizes = data.Y.sum(axis=1)
-    assert data.X.shape == (n_rows, n_features) and data.Y.shape == (n_rows, n_labels)
-    assert sizes.mean() == pytest.approx(cardinality, abs=6e-4)
-    assert (sizes.max(), np.count_nonzero(sizes == 0)) == (largest, empty)
-    assert sparse.issparse(data.X) == is_sparse
-    assert data.X.dtype == np.float64 and data.Y.dtype == np.int8
-    assert len(set(data.feature_names)) == n_features and len(set(data.label_names)) == n_labels
-
-
-@PUBLIC
 def test_emotions_equals_what_scipy_reads():
     data = read(public("emotions/emotions-train.arff"))
     rows, _ = scipy_arff.loadarff(public("emotions/emotions-train.arff"))
     columns = np.array([rows[name].astype(float) for name in (*data.feature_names, *data.label_names)]).T
     assert np.array_equal(data.X, columns[:, :72])
     assert np.array_equal(data.Y, columns[:, 72:])
-
-
-@PUBLIC
-def test_sparse_rows_of_corel5k_hold_the_listed_indices_only():
-    data = read(public("corel5k/Corel5k-test-sparse.arff"))
-    lines = [line for line in public("corel5k/Corel5k-test-sparse.arff").read_text().splitlines() if line[:1] == "{"]
-    for line, x, y in zip(lines, data.X.toarray(), data.Y, strict=True):
-        listed = [int(entry.split()[0]) for entry in line[1:-1].split(",")]
-        assert np.flatnonzero(np.concatenate([x, y])).tolist() == listed
 
 
 @PUBLIC
@@ -210,26 +154,25 @@ def test_sparse_rows_with_quotes_are_split_at_the_right_commas(tmp_path):
     assert data.X.toarray().tolist() == [[4, 1], [0, 0], [0, 2]]
 
 
-def test_a_nominal_feature_of_two_numbers_holds_those_numbers(tmp_path):
-    data = read(save(tmp_path, header("a {10, '-3'}", "y {0,1}") + "10.0,1\n'-3',0\n?,0\n"), ["y"])
-    np.testing.assert_array_equal(data.X[:, 0], [10, -3, np.nan])
-    assert data.categories == {}
-
-
-def test_three_values_that_spell_numbers_are_codes_and_stay_nominal(tmp_path):
-    data = read(save(tmp_path, header("a {10, 2, 30}", "y {0,1}") + "2,0\n30,1\n10,0\n?,0\n"), ["y"])
-    np.testing.assert_array_equal(data.X[:, 0], [1, 2, 0, np.nan])
-    assert data.categories == {"a": ("10", "2", "30")}
+@pytest.mark.parametrize(
+    "declared, cells, values, categories",
+    [("10, '-3'", "10.0 '-3' ?", [10, -3, np.nan], {}), ("10,2,30", "2 30 10 ?", [1, 2, 0, np.nan], {"a": "10 2 30"})],
+)
+def test_a_nominal_feature_of_two_numbers_holds_them_and_three_are_codes(tmp_path, declared, cells, values, categories):
+    rows = "".join(f"{cell},1\n" for cell in cells.split())
+    data = read(save(tmp_path, header(f"a {{{declared}}}", "y {0,1}") + rows), ["y"])
+    np.testing.assert_array_equal(data.X[:, 0], values)
+    assert data.categories == {name: tuple(words.split()) for name, words in categories.items()}
 
 
 @pytest.mark.parametrize(
-    "declared", ["{0,1}", "{1,0}", "{false,true}", "{TRUE,FALSE}", "{no,yes}", "numeric", "string"]
+    "declared, off, on",
+    [
+        *(("{0,1}", "0", "1"), ("{1,0}", "0", "1"), ("numeric", "0.0", "1"), ("string", "0", "1")),
+        *(("{false,true}", "false", "true"), ("{TRUE,FALSE}", "FALSE", "TRUE"), ("{no,yes}", "no", "yes")),
+    ],
 )
-def test_labels_may_be_written_as_numbers_or_words(tmp_path, declared):
-    words = {"{0,1}": "01", "{1,0}": "01", "numeric": ("0.0", "1"), "string": "01"}
-    off, on = words.get(declared, ("no", "yes") if "no" in declared else ("false", "true"))
-    if declared.isupper():
-        off, on = off.upper(), on.upper()
+def test_labels_may_be_written_as_numbers_or_words(tmp_path, declared, off, on):
     data = read(save(tmp_path, header("a numeric", f"y {declared}") + f"1,{off}\n2,{on}\n3,{on}\n"), ["y"])
     assert data.Y.ravel().tolist() == [0, 1, 1]
 
@@ -259,26 +202,21 @@ def test_a_meka_relation_name_that_counts_too_many_labels_is_an_error(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("data_name", "xml_name"),
+    ("data_name", "xml_name", "other_xml"),
     [
-        ("Toy.arff", "Toy.xml"),
-        ("Toy-train.arff", "Toy.xml"),
-        ("toy-TEST-sparse.arff", "Toy.xml"),
-        ("Toy-train-sparse.arff.gz", "Toy.xml"),
-        ("toy_test.arff", "TOY.XML"),
+        ("Toy.arff", "Toy.xml", "another.xml"),
+        ("Toy-train.arff", "Toy.xml", "another.xml"),
+        ("toy-TEST-sparse.arff", "Toy.xml", "another.xml"),
+        ("Toy-train-sparse.arff.gz", "Toy.xml", "another.xml"),
+        ("toy_test.arff", "TOY.XML", "another.xml"),
+        ("toy-train.arff", "toy-train.xml", "toy.xml"),
     ],
 )
-def test_the_xml_of_the_set_is_found_beside_the_file(tmp_path, data_name, xml_name):
+def test_the_xml_of_the_own_stem_or_else_of_the_set_is_found_beside_the_file(tmp_path, data_name, xml_name, other_xml):
     save(tmp_path, xml("y2"), xml_name)
-    save(tmp_path, xml("nothing"), "another.xml")
+    save(tmp_path, xml("y1"), other_xml)
     content = gzip.compress(DENSE.encode()) if data_name.endswith("gz") else DENSE
     assert read(save(tmp_path, content, data_name)).label_names == ("y2",)
-
-
-def test_the_xml_of_the_own_stem_comes_before_that_of_the_whole_set(tmp_path):
-    save(tmp_path, xml("y1"), "toy.xml")
-    save(tmp_path, xml("y2"), "toy-train.xml")
-    assert read(save(tmp_path, DENSE, "toy-train.arff")).label_names == ("y2",)
 
 
 def test_without_labels_every_column_is_a_feature(tmp_path):
@@ -324,22 +262,13 @@ FAULTS = {
     "label 2": (header("a numeric", "b {x}", "y numeric") + "1,x,2\n", r"line 6: 'y' must be 0 or 1; found '2'"),
     "undeclared 1": (header("a numeric", "b {x}", "y {0}") + "1,x,1\n", r"line 6: 'y' must be 0, the only declared"),
     "missing label": (TWO + "1,red,0\n1,red,?\n", r"line 7: 'y' has no value; a label must be 0 or 1"),
-    "label words": (
-        header("a numeric", "b {x}", "y {a,b}") + "1,x,a\n",
-        r"line 4: label 'y' must have the values 0",
-    ),
+    "label words": (header("a numeric", "b {x}", "y {a,b}") + "1,x,a\n", r"line 4: label 'y' must have the values 0"),
     "open quote": (TWO + "1,'red,0\n", r"line 6: the quote in \"'red,0\" is not closed"),
     "text after quote": (TWO + "1,'red'x,0\n", r"line 6: the quote in"),
     "open name": ("@relation t\n@attribute 'a numeric\n@data\n", r"line 2: expected a name and a type"),
-    "open list": (
-        "@relation t\n@attribute a {x,y\n@data\n",
-        r"line 2: the values of attribute 'a' must stand in",
-    ),
+    "open list": ("@relation t\n@attribute a {x,y\n@data\n", r"line 2: the values of attribute 'a' must stand in"),
     "open value": ("@relation t\n@attribute a {'x,y}\n@data\n", r"line 2: the values of attribute 'a'"),
-    "spaces": (
-        "@relation t\n@attribute a {dark red}\n@data\n",
-        r"line 2: the values of attribute 'a' must not",
-    ),
+    "spaces": ("@relation t\n@attribute a {dark red}\n@data\n", r"line 2: the values of attribute 'a' must not"),
     "no values": ("@relation t\n@attribute a {}\n@data\n", r"line 2: the values of attribute 'a' must not"),
     "equal values": ("@relation t\n@attribute a {x,'x'}\n@data\n", r"line 2: the values of attribute 'a' must differ"),
     "date": (
@@ -349,10 +278,7 @@ FAULTS = {
     "relational": ("@relation t\n@attribute a relational\n@data\n", r"line 2: attribute 'a' is of type relational"),
     "no type": ("@relation t\n@attribute a\n@data\n", r"line 2: attribute 'a' must be numeric, string"),
     "unknown keyword": ("@relation t\n@inputs a\n@data\n", r"line 2: expected @relation, @attribute or @data"),
-    "same name": (
-        "@relation t\n@attribute a real\n@attribute 'a' real\n@data\n1,2\n",
-        r"line 3: attribute 'a' was",
-    ),
+    "same name": ("@relation t\n@attribute a real\n@attribute 'a' real\n@data\n1,2\n", r"line 3: attribute 'a' was"),
     "index": (SPARSE + "{3 1}\n", r"line 7: index 3 is out of range; 3 attributes are declared"),
     "repeated index": (SPARSE + "{0 1,2 1,0 1}\n", r"line 7: index 0 is listed twice"),
     "negative index": (SPARSE + "{-1 1}\n", r"line 7: an index must be a number from 0 to 2; found '-1'"),
@@ -369,12 +295,9 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_one_sentence_with_file_and_line(tmp_path, fault):
-    text, message = FAULTS[fault]
-    with pytest.raises(DataError, match=message) as caught:
-        read(save(tmp_path, text), ["y"])
-    assert str(caught.value).startswith(str(tmp_path / "toy.arff")) and "\n" not in str(caught.value)
+@pytest.mark.parametrize("text, message", FAULTS.values(), ids=FAULTS)
+def test_a_fault_is_one_sentence_with_file_and_line(tmp_path, text, message):
+    data_files.assert_refused(save(tmp_path, text), ["y"], message)
 
 
 def test_a_label_that_the_file_lacks_is_named_with_both_files(tmp_path):
@@ -394,25 +317,20 @@ FILTER = "weka.filters.unsupervised.attribute"
 
 
 @pytest.mark.parametrize(
-    "filters",
+    "filters, labels",
     [
-        f"{FILTER}.RemoveUseless-M99.0",
-        f"{FILTER}.AddID-Cfirst-NID",
-        f"{FILTER}.StringToWordVector-R1-W1000",
-        "weka.filters.supervised.attribute.AttributeSelection-Eweka",
-        f"{FILTER}.Normalize-S1.0-T0.0-{FILTER}.RemoveType-Tstring",
+        (f"{FILTER}.RemoveUseless-M99.0", None),
+        (f"{FILTER}.AddID-Cfirst-NID", None),
+        (f"{FILTER}.StringToWordVector-R1-W1000", None),
+        ("weka.filters.supervised.attribute.AttributeSelection-Eweka", None),
+        (f"{FILTER}.Normalize-S1.0-T0.0-{FILTER}.RemoveType-Tstring", None),
+        (f"{FILTER}.Normalize-S1.0-T0.0-weka.filters.unsupervised.instance.RemovePercentage-P66", ("p", "q")),
     ],
 )
-def test_a_filter_that_can_move_columns_makes_the_label_option_void(tmp_path, filters):
-    text = header("p {0,1}", "q {0,1}", "a {0,1}", relation=f"'toy: -C 2-{filters}'")
-    with pytest.raises(DataError, match="nothing says which attributes are labels"):
-        read(save(tmp_path, text + "0,1,1\n"))
-
-
-def test_a_filter_that_keeps_columns_leaves_the_label_option_valid(tmp_path):
-    filters = f"{FILTER}.Normalize-S1.0-T0.0-weka.filters.unsupervised.instance.RemovePercentage-P66"
-    text = header("p {0,1}", "q {0,1}", "a {0,1}", relation=f"'toy: -C 2-{filters}'")
-    assert read(save(tmp_path, text + "0,1,1\n")).label_names == ("p", "q")
+def test_a_filter_that_can_move_columns_makes_the_label_option_void_and_no_other(tmp_path, filters, labels):
+    path = save(tmp_path, header("p {0,1}", "q {0,1}", "a {0,1}", relation=f"'toy: -C 2-{filters}'") + "0,1,1\n")
+    with nullcontext() if labels else pytest.raises(DataError, match="nothing says which attributes are labels"):
+        assert read(path).label_names == labels
 
 
 @pytest.mark.parametrize("form", ["{row},{row},0", "{{0 {row}, 1 {row}}}"])
@@ -434,8 +352,7 @@ def test_new_rows_have_the_features_of_the_schema_and_dates_beside_them_do_not_m
     path = save(tmp_path, header("a numeric", "text string", "place string", "day date yyyy", "y {0,1}") + rows)
     schema = Schema(("place", "a"), ("y",), {"place": ("O", "R")})
     data = read(path, schema=schema)
-    X = data.X.toarray() if sparse.issparse(data.X) else data.X
-    assert X.tolist() == [[1, 1], [0, 2]] and data.Y.tolist() == [[1], [0]]
+    assert data_files.dense(data.X).tolist() == [[1, 1], [0, 2]] and data.Y.tolist() == [[1], [0]]
     assert data.schema == schema
     with pytest.raises(DataError, match="line 5: attribute 'day' is of type date"):
         read(path, ["y"])

@@ -57,15 +57,12 @@ def test_no_other_single_digit_explains_a_single_digit_scene():
         assert explained == np.flatnonzero(scenes.Y[row]).tolist()
 
 
-def test_sizes_follow_the_stated_probabilities():
-    sizes = load_digit_scenes(20_000).Y.sum(axis=1)
-    observed = [np.count_nonzero(sizes == size) for size in (1, 2, 3)]
-    assert sum(observed) == 20_000
-    assert chisquare(observed, np.array([0.4, 0.4, 0.2]) * 20_000).pvalue > 1e-3
-
-
-def test_digits_are_equally_frequent():
-    counts = load_digit_scenes(20_000).Y.sum(axis=0)
+def test_sizes_follow_the_stated_probabilities_and_digits_are_equally_frequent():
+    Y = load_digit_scenes(20_000).Y
+    observed = np.bincount(Y.sum(axis=1))
+    assert observed[0] == 0
+    assert chisquare(observed[1:], np.array([0.4, 0.4, 0.2]) * 20_000).pvalue > 1e-3
+    counts = Y.sum(axis=0)
     # Labels of one scene exclude each other, so this variance is below the one that chisquare assumes.
     assert chisquare(counts).pvalue > 1e-3
 
@@ -80,25 +77,18 @@ def test_all_nine_shifts_occur_equally_often():
     assert chisquare(counts).pvalue > 1e-3
 
 
-def test_train_and_test_share_no_source_image():
+def test_train_and_test_share_no_source_image_and_all_draws_from_both():
     target = load_digits().target
     rank = np.empty(len(target), int)
     for digit in range(10):
         rank[target == digit] = np.arange(np.count_nonzero(target == digit))
     share = rank / np.bincount(target)[target]
-    train = sources_of_single_digit_scenes(load_digit_scenes(600, part="train"))
-    test = sources_of_single_digit_scenes(load_digit_scenes(600, part="test"))
+    parts = ("all", "train", "test")
+    found, train, test = (sources_of_single_digit_scenes(load_digit_scenes(600, part=part)) for part in parts)
     assert all(min(share[list(choices)]) < 0.7 for choices in train)
     assert all(max(share[list(choices)]) > 0.69 for choices in test)
     assert not set.union(*train) & set.union(*test)
-
-
-def test_all_draws_from_both_parts():
-    found = sources_of_single_digit_scenes(load_digit_scenes(600))
-    train = set.union(*sources_of_single_digit_scenes(load_digit_scenes(600, part="train")))
-    test = set.union(*sources_of_single_digit_scenes(load_digit_scenes(600, part="test")))
-    assert any(choices & train for choices in found)
-    assert any(choices & test for choices in found)
+    assert all(any(choices & set.union(*own) for choices in found) for own in (train, test))
 
 
 def test_a_seed_gives_the_same_scenes_again_and_another_seed_others():
@@ -120,8 +110,7 @@ def test_parts_have_independent_label_sets_at_the_same_seed():
 
 def test_a_random_state_instance_moves_on_between_calls():
     random_state = np.random.RandomState(0)
-    first = load_digit_scenes(50, random_state=random_state)
-    second = load_digit_scenes(50, random_state=random_state)
+    first, second = (load_digit_scenes(50, random_state=random_state) for _ in range(2))
     assert np.array_equal(first.X, load_digit_scenes(50, random_state=0).X)
     assert not np.array_equal(first.X, second.X)
 
@@ -133,13 +122,11 @@ def test_names_and_types_describe_the_columns():
     assert scenes.label_names[3] == "digit 3" and len(scenes.label_names) == 10
 
 
-@pytest.mark.parametrize("n_samples", [0, -1, 2.5, "many", True, None])
-def test_a_number_of_scenes_that_is_no_positive_integer_is_an_error(n_samples):
-    with pytest.raises(ValueError, match="n_samples must be a positive integer; got"):
-        load_digit_scenes(n_samples)
+RULES = {"n_samples": "be a positive integer", "part": "be one of 'all', 'train', 'test'"}
+WRONG = {"n_samples": [0, -1, 2.5, "many", True, None], "part": ["validation", None, ["train"]]}
 
 
-@pytest.mark.parametrize("part", ["validation", None, ["train"]])
-def test_an_unknown_part_is_an_error_that_names_the_parts(part):
-    with pytest.raises(ValueError, match="part must be one of 'all', 'train', 'test'; got"):
-        load_digit_scenes(10, part=part)
+@pytest.mark.parametrize("name, value", [(name, value) for name, values in WRONG.items() for value in values])
+def test_a_number_that_is_no_positive_integer_and_an_unknown_part_are_errors(name, value):
+    with pytest.raises(ValueError, match=f"{name} must {RULES[name]}; got"):
+        load_digit_scenes(**{name: value})

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from data_files import dense, words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
@@ -50,10 +51,6 @@ def data_sets(draw, nominal=True, missing=True, min_labels=1):
     return MultilabelData(X, Y, tuple(names[:n_features]), tuple(names[n_features:]), "toy", categories)
 
 
-def dense(X):
-    return X.toarray() if sparse.issparse(X) else X
-
-
 def assert_same(found, data):
     assert (found.feature_names, found.label_names, found.name) == (data.feature_names, data.label_names, data.name)
     assert dict(found.categories) == dict(data.categories)
@@ -62,15 +59,6 @@ def assert_same(found, data):
     assert np.array_equal(dense(found.X), dense(data.X), equal_nan=True)
     if not sparse.issparse(found.X) and not sparse.issparse(data.X):
         assert np.array_equal(np.signbit(found.X) & (found.X == 0), np.signbit(data.X) & (data.X == 0))
-
-
-def words(data):
-    """The columns of X as numbers, words and None."""
-    columns = {}
-    for column, name in enumerate(data.feature_names):
-        values, own = data.X[:, column].tolist(), data.categories.get(name)
-        columns[name] = [None if v != v else v if own is None else own[int(v)] for v in values]
-    return columns
 
 
 def round_trip(data, file, labels=None, **options):
@@ -263,42 +251,31 @@ def small(**changes):
     return replace(data, **changes)
 
 
-REFUSED = {
-    "infinite": (
-        small(X=np.array([[1, np.inf], [0, 0]])),
-        "toy.{}",
-        "X holds an infinite value",
-        "arff csv parquet svm",
-    ),
-    "same names": (small(label_names=("a", "q")), "toy.{}", "two columns are called 'a'", "arff csv parquet"),
-    "bad code": (small(categories={"a": ("x",)}), "toy.{}", "feature 'a' must be coded 0 to 0", "arff csv parquet"),
-    "nominal": (small(categories={"a": ("x", "y")}), "toy.{}", "can't hold the nominal feature 'a'", "svm"),
-    "missing": (small(X=np.full((2, 2), np.nan)), "toy.{}", "can't hold missing values", "svm"),
-    "NUL": (small(feature_names=("a", "\0")), "toy.{}", "NUL", "arff csv"),
-    "surrogate": (small(feature_names=("a", "\ud800")), "toy.{}", "can't be written as UTF-8", "arff csv parquet"),
-    "XML": (small(label_names=("p", "\x01")), "toy.{}", "XML can't hold the label name", "arff"),
-    "empty value": (small(categories={"a": ("x", "")}), "toy.{}", "can't hold an empty nominal value", "csv"),
-    "suffix": (small(), "toy.{}", "the suffix must be one of .arff, .libsvm", "xls gz"),
-    "folder": (small(), "nowhere/toy.{}", "can't be written", "arff csv parquet svm"),
-    "gz": (small(), "toy.{}", "Parquet files are compressed inside", "parquet.gz"),
+REFUSED = {  # what is changed, the suffixes, and the message; the file lies in a folder that there is, but for "folder"
+    "infinite": ({"X": np.array([[1, np.inf], [0, 0]])}, "arff csv parquet svm", "X holds an infinite value"),
+    "same names": ({"label_names": ("a", "q")}, "arff csv parquet", "two columns are called 'a'"),
+    "bad code": ({"categories": {"a": ("x",)}}, "arff csv parquet", "feature 'a' must be coded 0 to 0"),
+    "nominal": ({"categories": {"a": ("x", "y")}}, "svm", "can't hold the nominal feature 'a'"),
+    "missing": ({"X": np.full((2, 2), np.nan)}, "svm", "can't hold missing values"),
+    "NUL": ({"feature_names": ("a", "\0")}, "arff csv", "NUL"),
+    "surrogate": ({"feature_names": ("a", "\ud800")}, "arff csv parquet", "can't be written as UTF-8"),
+    "XML": ({"label_names": ("p", "\x01")}, "arff", "XML can't hold the label name"),
+    "empty value": ({"categories": {"a": ("x", "")}}, "csv", "can't hold an empty nominal value"),
+    "suffix": ({}, "xls gz", "the suffix must be one of .arff, .libsvm"),
+    "folder": ({}, "arff csv parquet svm", "can't be written"),
+    "gz": ({}, "parquet.gz", "Parquet files are compressed inside"),
+    "meka": ({"Y": np.zeros((2, 0), np.int8), "label_names": ()}, "arff", "layout 'meka' needs at least one label"),
+    "weka": ({}, "arff", "layout must be 'mulan' or 'meka'; got 'weka'"),
 }
 
 
-@pytest.mark.parametrize(
-    ("case", "suffix"), [(case, suffix) for case in REFUSED for suffix in REFUSED[case][3].split()]
-)
+@pytest.mark.parametrize("case, suffix", [(case, suffix) for case in REFUSED for suffix in REFUSED[case][1].split()])
 def test_what_a_format_cannot_hold_is_an_error_and_leaves_no_file(tmp_path, case, suffix):
-    data, file, message, _ = REFUSED[case]
-    with pytest.raises(DataError, match=message):
-        write(data, tmp_path / file.format(suffix))
+    changes, _, message = REFUSED[case]
+    options = {"layout": case} if case in ("meka", "weka") else {}
+    with pytest.raises(ValueError if case == "weka" else DataError, match=message):
+        write(small(**changes), tmp_path / ("nowhere" if case == "folder" else "") / f"toy.{suffix}", **options)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_meka_without_labels_and_an_unknown_layout_are_errors(tmp_path):
-    with pytest.raises(DataError, match="layout 'meka' needs at least one label"):
-        write(small(Y=np.zeros((2, 0), np.int8), label_names=()), tmp_path / "toy.arff", layout="meka")
-    with pytest.raises(ValueError, match="layout must be 'mulan' or 'meka'; got 'weka'"):
-        write(small(), tmp_path / "toy.arff", layout="weka")
 
 
 def test_a_name_that_looks_like_an_option_of_meka_does_not_move_the_labels(tmp_path):

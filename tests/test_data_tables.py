@@ -1,8 +1,8 @@
 """CSV and Parquet files give the cells that pandas gives; faults are named by line and column."""
 
-import builtins
 import sys
 
+import data_files
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -16,14 +16,18 @@ CSV = 'a,"b, c",y1,colour,y2\n1.5,2,0,red,1\n,-1e3,1,"dark, ""blue""",0\nnan,4,1
 
 
 def save(folder, text, name="toy.csv"):
-    path = folder / name
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return data_files.save(folder, text, name)
+
+
+def save_frame(folder, suffix, columns):
+    path, frame = folder / f"toy.{suffix}", pd.DataFrame(columns)
+    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path, index=False)
     return path
 
 
-def save_table(folder, **columns):
+def save_table(folder, columns):
     path = folder / "toy.parquet"
-    pq.write_table(pa.table(columns), path)
+    pq.write_table(columns if isinstance(columns, pa.Table) else pa.table(columns), path)
     return path
 
 
@@ -96,12 +100,13 @@ def test_new_rows_are_read_by_the_types_of_the_schema(tmp_path):
     data = read(save(tmp_path, text), schema=MODEL)
     np.testing.assert_array_equal(data.X, [[np.nan, 1], [3, 1], [4, 2], [np.nan, np.nan]])
     assert data.schema == MODEL and data.Y.tolist() == [[1, 0], [0, 1], [0, 1], [0, 1]]
-    with pytest.raises(DataError, match="line 3: column 'a' must be a number; found 'b'"):
-        read(save(tmp_path, "a,colour\n1,7\nb,7\nc,7\n"), (), schema=MODEL)
-    with pytest.raises(DataError, match="line 2: column 'a' must have decimal points"):
-        read(save(tmp_path, "a;colour\n1,5;7\n"), (), schema=MODEL)
-    with pytest.raises(DataError, match="two columns are called 'a'"):
-        read(save(tmp_path, "a,a,colour\n1,5,7\n"), (), schema=MODEL)
+    for wrong, message in (
+        ("a,colour\n1,7\nb,7\nc,7\n", "line 3: column 'a' must be a number; found 'b'"),
+        ("a;colour\n1,5;7\n", "line 2: column 'a' must have decimal points"),
+        ("a,a,colour\n1,5,7\n", "two columns are called 'a'"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read(save(tmp_path, wrong), (), schema=MODEL)
 
 
 def test_a_feature_with_another_value_in_every_row_stays_where_the_schema_names_it(tmp_path):
@@ -113,10 +118,8 @@ def test_a_feature_with_another_value_in_every_row_stays_where_the_schema_names_
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_nominal_values_that_the_schema_does_not_know_are_missing_with_one_warning(tmp_path, suffix):
-    path = tmp_path / f"toy.{suffix}"
     columns = {"a": [1, 2, 3], "colour": ["RED", "red", "blue"], "shape": ["x", "x", "round"]}
-    frame = pd.DataFrame(columns)
-    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+    path = save_frame(tmp_path, suffix, columns)
     schema = Schema(("shape", "colour"), (), {"colour": ("blue", "red"), "shape": ("round", "square")})
     told = r"column 'colour' in 1 of 3 rows \(first: 'RED'\), column 'shape' in 2 of 3 rows \(first: 'x'\)\."
     with pytest.warns(UserWarning, match=rf"toy.{suffix}: values that the model doesn't know .*: {told}$") as caught:
@@ -127,8 +130,8 @@ def test_nominal_values_that_the_schema_does_not_know_are_missing_with_one_warni
 
 def test_parquet_columns_that_the_schema_does_not_name_may_have_any_type(tmp_path):
     time = pd.to_datetime(["2020-01-01", "2020-01-02"])
-    path = save_table(tmp_path, time=time, list=[[1], [2]], colour=[7.0, None], a=[1, 2], y=[1, 0], z=[True, False])
-    data = read(path, schema=MODEL)
+    columns = {"time": time, "list": [[1], [2]], "colour": [7.0, None], "a": [1, 2], "y": [1, 0], "z": [True, False]}
+    data = read(save_table(tmp_path, columns), schema=MODEL)
     np.testing.assert_array_equal(data.X, [[1, 1], [2, np.nan]])
     assert data.Y.tolist() == [[1, 1], [0, 0]]
 
@@ -145,9 +148,8 @@ def test_the_index_of_a_pandas_table_is_no_feature(tmp_path, index):
 
 
 def test_a_default_index_of_pandas_takes_no_column_and_gives_no_warning(tmp_path):
-    path = tmp_path / "toy.parquet"
-    pd.DataFrame({"a": [1.0, 2], "y": [0, 1]}).to_parquet(path)
-    assert read(path, ["y"]).feature_names == ("a",)
+    pd.DataFrame({"a": [1.0, 2], "y": [0, 1]}).to_parquet(tmp_path / "toy.parquet")
+    assert read(tmp_path / "toy.parquet", ["y"]).feature_names == ("a",)
 
 
 def test_labels_of_a_csv_file_may_be_words(tmp_path):
@@ -200,43 +202,26 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_a_csv_file_is_one_sentence_with_file_and_line(tmp_path, fault):
-    text, message = FAULTS[fault]
-    with pytest.raises(DataError, match=message) as caught:
-        read(save(tmp_path, text), ["y"])
-    assert str(caught.value).startswith(str(tmp_path / "toy.csv")) and "\n" not in str(caught.value)
+@pytest.mark.parametrize("text, message", FAULTS.values(), ids=FAULTS)
+def test_a_fault_of_a_csv_file_is_one_sentence_with_file_and_line(tmp_path, text, message):
+    data_files.assert_refused(save(tmp_path, text), ["y"], message)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_tables_without_named_labels_are_an_error_that_says_how(tmp_path, suffix):
-    path = tmp_path / f"toy.{suffix}"
-    frame = pd.DataFrame({"a": [1.0], "y": [1]})
-    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
-    with pytest.raises(
-        DataError, match=rf"toy.{suffix}: nothing says which columns are labels; .*--labels, or labels= in"
-    ):
+    path = save_frame(tmp_path, suffix, {"a": [1.0], "y": [1]})
+    with pytest.raises(DataError, match=rf"toy.{suffix}: nothing says which columns .*; .*--labels, or labels= in"):
         read(path)
     assert read(path, ()).X.tolist() == [[1, 1]]
 
 
 def test_parquet_columns_of_pandas_are_numbers_codes_and_labels(tmp_path):
-    frame = pd.DataFrame(
-        {
-            "i": [1, 2, 3],
-            "f": [0.5, None, -1.5],
-            "b": [True, False, True],
-            "s": ["red", None, "blue"],
-            "c": pd.Categorical(["x", "z", None], categories=["z", "y", "x"]),
-            "n": [None, None, None],
-            "y": [0, 1, 1],
-            "z": [True, False, True],
-            "w": ["no", "yes", "no"],
-        }
-    )
-    path = tmp_path / "toy.parquet"
-    frame.to_parquet(path, index=False)
-    data = read(path, ["z", "y", "w"])
+    columns = {
+        **{"i": [1, 2, 3], "f": [0.5, None, -1.5], "b": [True, False, True], "s": ["red", None, "blue"]},
+        **{"c": pd.Categorical(["x", "z", None], categories=["z", "y", "x"]), "n": [None, None, None]},
+        **{"y": [0, 1, 1], "z": [True, False, True], "w": ["no", "yes", "no"]},
+    }
+    data = read(save_frame(tmp_path, "parquet", columns), ["z", "y", "w"])
     nan = np.nan
     np.testing.assert_array_equal(data.X, [[1, 0.5, 1, 0, 2, nan], [2, nan, 0, nan, 0, nan], [3, -1.5, 1, 1, nan, nan]])
     assert data.categories == {"s": ("red", "blue"), "c": ("z", "y", "x")}
@@ -251,43 +236,27 @@ PARQUET_FAULTS = {
     "time": ({"a": pd.to_datetime(["2020-01-01"]), "y": [1]}, "column 'a' has the type timestamp"),
     "no rows": ({"a": pa.array([], pa.float64()), "y": pa.array([], pa.int8())}, "has no rows"),
     "no such label": ({"a": [1.0]}, "has no column 'y', which the list of labels names"),
+    "same name": (pa.table([[1], [2], [1]], names=["a", "a", "y"]), "two columns are called 'a'"),
 }
 
 
-@pytest.mark.parametrize("fault", PARQUET_FAULTS)
-def test_a_fault_of_a_parquet_file_is_one_sentence_with_the_row(tmp_path, fault):
-    columns, message = PARQUET_FAULTS[fault]
-    with pytest.raises(DataError, match=message):
-        read(save_table(tmp_path, **columns), ["y"])
-
-
-def test_equal_names_of_parquet_columns_are_an_error(tmp_path):
-    path = tmp_path / "toy.parquet"
-    pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), path)
-    with pytest.raises(DataError, match="two columns are called 'a'"):
-        read(path, ())
+@pytest.mark.parametrize("columns, message", PARQUET_FAULTS.values(), ids=PARQUET_FAULTS)
+def test_a_fault_of_a_parquet_file_is_one_sentence_with_the_row(tmp_path, columns, message):
+    data_files.assert_refused(save_table(tmp_path, columns), ["y"], message)
 
 
 @pytest.mark.parametrize("cut", [8, 40, -1, -9])
 def test_a_truncated_parquet_file_is_an_error(tmp_path, cut):
-    path = save_table(tmp_path, a=[1.0, 2.0], y=[1, 0])
+    path = save_table(tmp_path, {"a": [1.0, 2.0], "y": [1, 0]})
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(DataError, match=r"toy.parquet: is not a readable Parquet file"):
         read(path, ["y"])
 
 
 def test_csv_needs_no_pyarrow_and_parquet_says_how_to_install_it(tmp_path, monkeypatch):
-    path = save_table(tmp_path, a=[1.0], y=[1])
-    real = builtins.__import__
-
-    def without_pyarrow(name, *args, **kwargs):
-        if name.startswith("pyarrow"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
+    path = save_table(tmp_path, {"a": [1.0], "y": [1]})
     for module in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
-        monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr(builtins, "__import__", without_pyarrow)
+        monkeypatch.setitem(sys.modules, module, None)  # an import of None is an ImportError
     assert read(save(tmp_path, "a,y\n1,1\n"), ["y"]).Y.tolist() == [[1]]
     with pytest.raises(DataError, match="need pyarrow, which is not installed; run: pip install pyarrow"):
         read(path, ["y"])

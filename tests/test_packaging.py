@@ -34,7 +34,7 @@ def test_the_wheel_holds_every_module_the_page_and_the_type_marker(wheel):
     files = [path for path in (ROOT / "src" / "mlrh").rglob("*") if path.is_file()]
     assert names == {path.relative_to(ROOT / "src").as_posix() for path in files if "__pycache__" not in path.parts}
     assert "mlrh/py.typed" in names
-    assert {Path(name).suffix for name in names} == {".py", ".html", ".js", ".css", ".typed"}
+    assert {Path(name).suffix for name in names} == {".py", ".html", ".js", ".css", ".sha256", ".typed"}
 
 
 @pytest.mark.slow

@@ -24,12 +24,12 @@ def nested_record(method, fold, exact, hamming, *, seed=0, dataset="scene", log_
 
 
 def records_of_two_methods():
-    records = []
-    for seed, fold in product((0, 1), range(2)):
-        records.append(nested_record("BR-SVM (RBF)", fold, 0.6, 0.1, seed=seed))
-        exact = 0.7 + 0.02 * fold + 0.04 * seed
-        records.append(nested_record("MLRH-WTA (RBF)", fold, exact, 0.08, seed=seed, log_loss=1.0))
-    return records
+    folds = list(product((0, 1), range(2)))
+    mlrh = [
+        nested_record("MLRH-WTA (RBF)", fold, 0.7 + 0.02 * fold + 0.04 * seed, 0.08, seed=seed, log_loss=1.0)
+        for seed, fold in folds
+    ]
+    return [nested_record("BR-SVM (RBF)", fold, 0.6, 0.1, seed=seed) for seed, fold in folds] + mlrh
 
 
 def rows_of(table):
@@ -41,14 +41,8 @@ def test_table_7_has_ours_the_papers_and_the_difference_of_the_means():
     (table,) = section.tables
     assert [row[0] for row in table.rows] == ["MLRH-WTA (RBF)", "BR-SVM (RBF)"]
     deviation = 100 * np.std([0.7, 0.72, 0.74, 0.76], ddof=1)
-    assert table.rows[0][1:] == (
-        f"**73.00 ± {deviation:.2f}**",
-        "72.61",
-        "+0.39",
-        "**0.0800 ± 0.0000**",
-        "0.079",
-        "+0.001",
-    )
+    exact, loss = (f"**73.00 ± {deviation:.2f}**", "72.61", "+0.39"), ("**0.0800 ± 0.0000**", "0.079", "+0.001")
+    assert table.rows[0][1:] == exact + loss
     assert table.rows[1][1:] == ("60.00 ± 0.00", "64.90", "-4.90", "0.1000 ± 0.0000", "0.075", "+0.025")
 
 
@@ -79,24 +73,16 @@ def test_the_comparison_has_all_measures_differences_settings_and_figures():
 def test_one_method_alone_has_no_differences():
     records = [nested_record("LP-RF", fold, 0.7, 0.1, dataset="mine") for fold in range(2)]
     (section,) = pages.comparison_sections(records, TWO_SEEDS)
-    titles = [table.title for table in section.tables]
-    assert not any("differences" in title for title in titles)
+    assert not any("differences" in table.title for table in section.tables)
 
 
 def test_table_5_averages_folds_before_seeds():
-    records = [
-        {
-            "dataset": dataset,
-            "method": program,
-            "seed": seed,
-            "fold": fold,
-            "metrics": {"accuracy": accuracy + 0.02 * seed, "n_iter": 20 * (fold + 1), "train_log_loss": 0.5},
-        }
-        for dataset in ("iris", "wine")
-        for program in ("mm", "scikit-learn", "statsmodels")
-        for seed in (0, 1)
-        for fold, accuracy in enumerate((0.9, 1.0))
-    ]
+    records = []
+    for dataset, program, seed, fold in product(
+        ("iris", "wine"), ("mm", "scikit-learn", "statsmodels"), (0, 1), (0, 1)
+    ):
+        metrics = {"accuracy": 0.9 + 0.1 * fold + 0.02 * seed, "n_iter": 20 * (fold + 1), "train_log_loss": 0.5}
+        records.append(a_record(program, fold, seed, dataset=dataset, metrics=metrics))
     (section,) = pages.multiclass_sections(records, 2)
     (table,) = section.tables
     deviation = 100 * np.std([0.95, 0.97], ddof=1)
@@ -128,10 +114,11 @@ def test_what_is_left_out_or_failed_is_said_with_its_signs_disarmed():
 
 
 def test_sections_without_records_are_left_out():
-    assert list(pages.published_sections([], TWO_SEEDS, protocol="nested")) == []
-    assert list(pages.comparison_sections([], TWO_SEEDS)) == []
-    assert list(pages.multiclass_sections([], 2)) == []
-    assert list(pages.descent_sections([])) == []
+    published, compared = (
+        pages.published_sections([], TWO_SEEDS, protocol="nested"),
+        pages.comparison_sections([], TWO_SEEDS),
+    )
+    assert [*published, *compared, *pages.multiclass_sections([], 2), *pages.descent_sections([])] == []
 
 
 def test_without_the_usual_reference_the_first_method_is_it():

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,9 +20,9 @@ from mlrh import MLRHClassifier
 from mlrh.data import load_digit_scenes
 from mlrh.estimators._grids import GRIDS
 from mlrh.experiments import _methods as methods
-from mlrh.experiments import _methods as multiclass
 from mlrh.experiments import _protocol as plans
 from mlrh.experiments._protocol import run_task
+from mlrh.experiments._records import KEY, key_of
 from mlrh.experiments._reproduce import digit_scenes, multiclass_datasets
 
 pytestmark = pytest.mark.usefixtures("tiny_grids")
@@ -63,23 +64,18 @@ def test_one_task_of_two_decisions_makes_two_records_with_the_keys_it_promised()
     task = plans.nested_tasks(dataset, TINY, ["mlrh-rbf"])[0]
     records = run_task(task, dataset, TINY)
     assert [record["method"] for record in records] == ["MLRH-WTA (RBF)", "MLRH-MP (RBF)"]
-    assert [
-        tuple(r[n] for n in ("plan", "dataset", "protocol", "method", "seed", "fold")) for r in records
-    ] == task.keys
+    assert list(map(key_of, records)) == task.keys
 
 
 def test_the_papers_search_scores_br_svm_on_the_test_rows_at_every_setting():
     dataset = small_dataset()
     (record,) = run_task(plans.paper_search_tasks(dataset, TINY)[2], dataset, TINY)
     X, Y, X_test, Y_test = scaled_fold(dataset, 5, 0, 2)
-    expected = [
-        [
-            accuracy_score(Y_test, OneVsRestClassifier(SVC(C=C, gamma=gamma / 4)).fit(X, Y).predict(X_test))
-            for C in TINY_GRID["rbf"]["C"]
-        ]
-        for gamma in TINY_GRID["rbf"]["gamma"]
-    ]
-    np.testing.assert_allclose(record["scores"], expected)
+    settings = product(TINY_GRID["rbf"]["gamma"], TINY_GRID["rbf"]["C"])
+    models = [OneVsRestClassifier(SVC(C=C, gamma=gamma / 4)).fit(X, Y) for gamma, C in settings]
+    expected = [accuracy_score(Y_test, model.predict(X_test)) for model in models]
+    np.testing.assert_allclose(np.ravel(record["scores"]), expected)
+    assert np.shape(record["scores"]) == (2, 2)
 
 
 def test_the_objective_of_every_solver_ends_at_the_same_value():
@@ -89,14 +85,14 @@ def test_the_objective_of_every_solver_ends_at_the_same_value():
     np.testing.assert_allclose(last, last[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("program", list(multiclass.PROGRAMS))
+@pytest.mark.parametrize("program", list(methods.PROGRAMS))
 def test_on_classes_that_overlap_all_programs_find_the_same_classifier(program):
     X, y = make_blobs(300, centers=3, cluster_std=4.0, random_state=0)
     best = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000).fit(X[:200], y[:200])
-    found = multiclass.measure_program(program, X[:200], y[:200], X[200:], y[200:])
+    found = methods.measure_program(program, X[:200], y[:200], X[200:], y[200:])
     assert found["accuracy"] == pytest.approx(best.score(X[200:], y[200:]), abs=0.011)
     assert found["train_log_loss"] == pytest.approx(log_loss(y[:200], best.predict_proba(X[:200])), rel=1e-3)
-    assert 0 < found["n_iter"] <= multiclass.MAX_ITER[program]
+    assert 0 < found["n_iter"] <= methods.MAX_ITER[program]
 
 
 def test_a_multiclass_record_holds_the_accuracy_on_a_fold_of_four():
@@ -132,9 +128,7 @@ def test_folds_of_digit_scenes_train_on_the_train_part_and_test_each_scene_of_th
 def test_every_family_has_a_task_on_every_fold_of_every_seed_and_no_key_twice():
     profile = replace(TINY, seeds=(0, 7))
     tasks = plans.nested_tasks(small_dataset(), profile)
-    assert {(t.family, t.seed, t.fold) for t in tasks} == {
-        (family, seed, fold) for family in methods.FAMILIES for seed in (0, 7) for fold in range(5)
-    }
+    assert {(t.family, t.seed, t.fold) for t in tasks} == set(product(methods.FAMILIES, (0, 7), range(5)))
     keys = [key for task in tasks for key in task.keys]
     assert len(set(keys)) == len(keys)
 
@@ -151,11 +145,10 @@ def test_changed_data_make_another_plan(make_sparse):
     assert plan(0.0) == plan(0.0) != plan(1e-9)
 
 
-def test_columns_that_turn_nominal_make_another_plan():
+def test_columns_that_turn_nominal_and_rows_that_only_train_make_another_plan():
     dataset = small_dataset()
     nominal = replace(dataset, data=replace(dataset.data, categories={"x1": ("a", "b")}))
-    assert dataset.digest() != nominal.digest()
-    assert dataset.digest() != replace(dataset, n_train_only=30).digest()
+    assert dataset.digest() not in (nominal.digest(), replace(dataset, n_train_only=30).digest())
 
 
 def test_another_grid_or_number_of_inner_folds_makes_another_plan(monkeypatch):
@@ -169,13 +162,9 @@ def test_another_grid_or_number_of_inner_folds_makes_another_plan(monkeypatch):
 
 def test_the_papers_tuning_takes_the_setting_with_the_best_mean_of_br_svm_over_the_folds():
     dataset = small_dataset()
+    # Fold 0 alone prefers gamma 0.3 and C 10, the mean prefers gamma 1 and C 1.
     records = [
-        {
-            **{"plan": task.plan, "dataset": task.dataset, "protocol": task.protocol, "method": task.methods[0]},
-            **{"seed": task.seed, "fold": task.fold},
-            # Fold 0 alone prefers gamma 0.3 and C 10, the mean prefers gamma 1 and C 1.
-            "scores": [[0.1, 0.9], [0.6, 0.1]] if task.fold == 0 else [[0.1, 0.2], [0.6, 0.1]],
-        }
+        {**dict(zip(KEY, task.keys[0], strict=True)), "scores": [[0.1, 0.2 if task.fold else 0.9], [0.6, 0.1]]}
         for task in plans.paper_search_tasks(dataset, TINY)
     ]
     tasks = plans.paper_tasks(dataset, TINY, records)
@@ -187,5 +176,4 @@ def test_the_papers_tuning_takes_the_setting_with_the_best_mean_of_br_svm_over_t
 
 def test_iris_and_wine_have_the_classes_as_single_labels():
     for dataset in multiclass_datasets():
-        assert (dataset.data.Y.sum(axis=1) == 1).all()
-        assert dataset.data.Y.shape[1] == 3
+        assert (dataset.data.Y.sum(axis=1) == 1).all() and dataset.data.Y.shape[1] == 3

@@ -9,16 +9,7 @@ import pytest
 from experiment_samples import TINY, TINY_GRID, small_dataset, tiny_grids  # noqa: F401
 
 from mlrh.estimators._grids import GRIDS
-from mlrh.experiments import (
-    FAMILIES,
-    PROFILES,
-    compare,
-    paper_datasets,
-    read_records,
-    reproduce,
-    to_html,
-    to_markdown,
-)
+from mlrh.experiments import FAMILIES, PROFILES, compare, paper_datasets, read_records, reproduce, to_html, to_markdown
 from mlrh.experiments import _reproduce as module
 
 pytestmark = pytest.mark.usefixtures("tiny_grids")

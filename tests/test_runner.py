@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
 from experiment_samples import TINY, small_dataset, tiny_grids  # noqa: F401
+from processes import running_in_session, wait_until
 
 from mlrh._processes import as_finished
 from mlrh.data import write
@@ -18,11 +18,18 @@ from mlrh.experiments._protocol import PROFILES, nested_tasks
 from mlrh.experiments._records import RecordFile, key_of, read_records
 from mlrh.experiments._reproduce import run
 
+DATASET, QUICK = small_dataset(), PROFILES["quick"]
 
-def run_all(tasks, datasets, path, profile=TINY, **options):
+
+def run_all(tasks, path, profile=TINY, n_jobs=1, **options):
     with RecordFile(path) as file:
-        failures = run(tasks, datasets, profile, file=file, **options)
+        failures = run(tasks, {"small": DATASET}, profile, file=file, n_jobs=n_jobs, **options)
         return file.records, failures
+
+
+@pytest.fixture
+def tasks(tiny_grids):  # noqa: F811
+    return nested_tasks(DATASET, TINY, ["mlrh-linear", "ml-knn"])
 
 
 def without_times(records):
@@ -32,32 +39,25 @@ def without_times(records):
 
 
 def test_two_processes_make_the_records_of_one(tmp_path):
-    dataset, quick = small_dataset(), PROFILES["quick"]
-    tasks = nested_tasks(dataset, quick, ["mlrh-linear", "br-lr"])
-    one, failures = run_all(tasks, {"small": dataset}, tmp_path / "one.jsonl", quick, n_jobs=1)
-    two, more = run_all(tasks, {"small": dataset}, tmp_path / "two.jsonl", quick, n_jobs=2)
+    tasks = nested_tasks(DATASET, QUICK, ["mlrh-linear", "br-lr"])
+    one, failures = run_all(tasks, tmp_path / "one.jsonl", QUICK)
+    two, more = run_all(tasks, tmp_path / "two.jsonl", QUICK, n_jobs=2)
     assert failures == more == []
     assert len(one) == 10
     assert without_times(one) == without_times(two)
 
 
-@pytest.mark.usefixtures("tiny_grids")
-def test_what_is_on_record_is_not_computed_again(tmp_path, monkeypatch):
-    dataset = small_dataset()
-    tasks = nested_tasks(dataset, TINY, ["mlrh-linear", "ml-knn"])
-    run_all(tasks[:3], {"small": dataset}, tmp_path / "r.jsonl", n_jobs=1)
+def test_what_is_on_record_is_not_computed_again(tasks, tmp_path, monkeypatch):
+    run_all(tasks[:3], tmp_path / "r.jsonl")
     computed = []
     original = runner.run_task
     monkeypatch.setattr(runner, "run_task", lambda task, *rest: computed.append(task) or original(task, *rest))
-    records, _ = run_all(tasks, {"small": dataset}, tmp_path / "r.jsonl", n_jobs=1)
+    records, _ = run_all(tasks, tmp_path / "r.jsonl")
     assert sorted(map(str, computed)) == sorted(map(str, tasks[3:]))
     assert {key_of(record) for record in records[:3]} == {task.keys[0] for task in tasks[:3]}
 
 
-@pytest.mark.usefixtures("tiny_grids")
-def test_a_method_that_fails_leaves_the_others_their_records_and_is_tried_again(tmp_path, monkeypatch):
-    dataset = small_dataset()
-    tasks = nested_tasks(dataset, TINY, ["mlrh-linear", "ml-knn"])
+def test_a_method_that_fails_leaves_the_others_their_records_and_is_tried_again(tasks, tmp_path, monkeypatch):
     original, broken = runner.run_task, [True]
 
     def sometimes(task, *rest):
@@ -66,79 +66,49 @@ def test_a_method_that_fails_leaves_the_others_their_records_and_is_tried_again(
         return original(task, *rest)
 
     monkeypatch.setattr(runner, "run_task", sometimes)
-    records, failures = run_all(tasks, {"small": dataset}, tmp_path / "r.jsonl", n_jobs=1)
+    records, failures = run_all(tasks, tmp_path / "r.jsonl")
     assert failures == ["ML-kNN on small, seed 0, fold 2: RuntimeError: no neighbours"]
     assert len(records) == 9
     broken[0] = False
-    records, failures = run_all(tasks, {"small": dataset}, tmp_path / "r.jsonl", n_jobs=1)
-    assert failures == []
-    assert len(records) == 10
+    records, failures = run_all(tasks, tmp_path / "r.jsonl")
+    assert (len(records), failures) == (10, [])
 
 
-@pytest.mark.usefixtures("tiny_grids")
-def test_progress_counts_every_task_once_and_ends_at_the_total(tmp_path):
-    dataset, told = small_dataset(), []
-    tasks = nested_tasks(dataset, TINY, ["mlrh-linear", "ml-knn"])
-    run_all(tasks[:4], {"small": dataset}, tmp_path / "r.jsonl", n_jobs=1)
-    run_all(tasks, {"small": dataset}, tmp_path / "r.jsonl", n_jobs=1, report=told.append)
-    finished = [progress.n_done for progress in told if progress.finished]
-    assert finished == [5, 6, 7, 8, 9, 10]
-    assert told[-1].n_tasks == 10
-    assert told[-1].seconds_left == 0
+def test_progress_counts_every_task_once_and_ends_at_the_total(tasks, tmp_path):
+    told = []
+    run_all(tasks[:4], tmp_path / "r.jsonl")
+    run_all(tasks, tmp_path / "r.jsonl", report=told.append)
+    assert [progress.n_done for progress in told if progress.finished] == [5, 6, 7, 8, 9, 10]
+    assert (told[-1].n_tasks, told[-1].seconds_left) == (10, 0)
 
 
-def start_compare(folder, data):
-    command = [sys.executable, "-m", "mlrh", "compare", str(data), "-o", str(folder), "--jobs", "2"]
+def start_compare(folder, n_records):
+    """The process of a comparison, when it has so many records or has ended."""
+    if not (folder / "songs.arff").exists():
+        write(small_dataset(n_samples=200).data, folder / "songs.arff")
+    command = [sys.executable, "-m", "mlrh", "compare", "songs.arff", "-o", "out", "--jobs", "2"]
     methods = ["--method", "mlrh-rbf", "--method", "br-svm", "--method", "lp-lr"]
-    return subprocess.Popen(command + methods, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for_records(path, count, process):
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        if path.exists() and len(path.read_bytes().splitlines()) >= count:
-            return
-        time.sleep(0.02)
-
-
-def children_of(pid):
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
-    return [int(word) for word in found.stdout.split()]
-
-
-def is_running(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-
-
-def end_soon(pids):
-    deadline = time.monotonic() + 20
-    while any(map(is_running, pids)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return not any(map(is_running, pids))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command + methods, cwd=folder, start_new_session=True, **pipes)
+    path = folder / "out" / "records.jsonl"
+    wait_until(lambda: process.poll() is not None or (path.exists() and path.read_bytes().count(b"\n") >= n_records))
+    return process
 
 
 @pytest.mark.slow
 def test_a_comparison_killed_twice_goes_on_and_repeats_nothing(tmp_path):
-    write(small_dataset(n_samples=200).data, tmp_path / "songs.arff")
     records = tmp_path / "out" / "records.jsonl"
     kept = b""
     for count in (2, 6):
-        process = start_compare(tmp_path / "out", tmp_path / "songs.arff")
-        wait_for_records(records, count, process)
-        workers = children_of(process.pid)
+        process = start_compare(tmp_path, count)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         content = records.read_bytes()
         assert content.startswith(kept)
         kept = content[: content.rfind(b"\n") + 1]
-        assert end_soon(workers)
+        wait_until(lambda process=process: not running_in_session(process.pid), 20)
     assert len(kept.splitlines()) >= 6
-    process = start_compare(tmp_path / "out", tmp_path / "songs.arff")
+    process = start_compare(tmp_path, 0)
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert records.read_bytes().startswith(kept)
@@ -149,14 +119,13 @@ def test_a_comparison_killed_twice_goes_on_and_repeats_nothing(tmp_path):
 
 
 def test_a_worker_that_dies_costs_one_task_and_no_other(tmp_path, monkeypatch):
-    dataset, quick = small_dataset(), PROFILES["quick"]
-    tasks = nested_tasks(dataset, quick, ["br-lr"])
+    tasks = nested_tasks(DATASET, QUICK, ["br-lr"])
     killer = tasks[2]
     lethal = replace(killer, family="lethal")
     monkeypatch.setitem(runner.FAMILIES, "lethal", runner.FAMILIES[killer.family])  # known here, not in the workers
     monkeypatch.setattr(runner, "_outcome", die_if_lethal)
     everything = [lethal if task is killer else task for task in tasks]
-    records, failures = run_all(everything, {"small": dataset}, tmp_path / "r.jsonl", quick, n_jobs=2)
+    records, failures = run_all(everything, tmp_path / "r.jsonl", QUICK, n_jobs=2)
     assert failures == [
         f"{lethal.methods[0]} on small, seed 0, fold {lethal.fold}: its process died, perhaps for want of memory"
     ]
@@ -170,16 +139,13 @@ def die_if_lethal(profile, item):
 
 
 def test_an_interrupt_says_where_the_records_are_and_stops_the_workers(tmp_path):
-    write(small_dataset(n_samples=200).data, tmp_path / "songs.arff")
-    process = start_compare(tmp_path / "out", tmp_path / "songs.arff")
-    wait_for_records(tmp_path / "out" / "records.jsonl", 1, process)
-    workers = children_of(process.pid)
+    process = start_compare(tmp_path, 1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the same command goes on from there" in errors
     assert "Traceback" not in errors
-    assert end_soon(workers)
+    wait_until(lambda: not running_in_session(process.pid), 20)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["records.jsonl"]
 
 

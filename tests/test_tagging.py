@@ -1,12 +1,12 @@
 """What a person decides about labels: exact answers after every decision, undo, and what is impossible."""
 
 import json
-import threading
 
 import numpy as np
 import pytest
 import reference
 from scipy import sparse
+from scipy.special import gammaln
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from mlrh.data import DataError
@@ -29,8 +29,13 @@ every_space = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 def session_of(space, rows=ROWS, **options):
-    options = {"sizes": (1, 4), **options}
-    return Session(space.distribution(rows), NAMES[: rows.shape[1]], **options)
+    return Session(space.distribution(rows), NAMES, **{"sizes": (1, 4), **options})
+
+
+def session_of_many(n_labels, *size_bias):
+    """One row of so many labels, all of score 0, in sets of any size."""
+    space = CardinalitySpace(n_labels, 0, n_labels, *size_bias)
+    return Session(space.distribution(np.zeros((1, n_labels))), list(map(str, range(n_labels))), sizes=(0, n_labels))
 
 
 def enumerated(case, scores, known):
@@ -101,15 +106,10 @@ def test_accepting_gives_open_labels_the_values_of_the_most_probable_set_given_t
 def test_undo_takes_changes_back_in_reverse_order_over_rows():
     session = session_of(CASES["plain"][0])
     states = [session.known()]
-    for change in (
-        lambda: session.decide(1, "a", 1),
-        lambda: session.decide(1, "a", 1),  # changes nothing, so there is nothing to take back
-        lambda: session.decide(5, "b", 0),
-        lambda: session.accept(5),
-        lambda: session.clear(5),
-        lambda: session.decide(1, "a", 0),
-    ):
-        change()
+    # The second changes nothing, so there is nothing to take back.
+    decided = [(1, "a", 1), (1, "a", 1), (5, "b", 0), "accept", "clear", (1, "a", 0)]
+    for change in decided:
+        getattr(session, change)(5) if isinstance(change, str) else session.decide(*change)
         if not np.array_equal(session.known(), states[-1], equal_nan=True):
             states.append(session.known())
     rows = []
@@ -135,9 +135,7 @@ def test_undo_takes_changes_back_in_reverse_order_over_rows():
 def test_a_choice_that_no_set_fits_is_refused_in_one_sentence_and_the_state_stays(space, known, choice, words):
     kept = []
     start = np.array([[NAN if sign == "." else float(sign) for sign in known]])
-    session = Session(
-        space.distribution(ROWS[:1]), NAMES, sizes=(1, 4), known=start, keep=lambda *change: kept.append(change)
-    )
+    session = session_of(space, ROWS[:1], known=start, keep=lambda *change: kept.append(change))
     before = session.row(1)
     with pytest.raises(ValueError, match=words) as refusal:
         session.decide(1, *choice)
@@ -159,9 +157,7 @@ def test_what_can_not_be_kept_does_not_hold():
 
 @pytest.mark.parametrize("n_labels, is_beyond", [(20, False), (900, False), (1100, True)])
 def test_a_row_of_any_entropy_has_an_answer_that_json_can_hold(n_labels, is_beyond):
-    space = CardinalitySpace(n_labels, 0, n_labels)
-    session = Session(space.distribution(np.zeros((1, n_labels))), list(map(str, range(n_labels))), sizes=(0, n_labels))
-    answer = session.decide(1, "0", 1)
+    answer = session_of_many(n_labels).decide(1, "0", 1)
     json.dumps(answer, allow_nan=False)
     assert answer["entropy"] == pytest.approx((n_labels - 1) * np.log(2))
     expected = None if is_beyond else pytest.approx(2.0 ** (n_labels - 1), rel=1e-9)
@@ -169,12 +165,9 @@ def test_a_row_of_any_entropy_has_an_answer_that_json_can_hold(n_labels, is_beyo
 
 
 def test_of_sizes_that_are_all_improbable_those_that_matter_are_shown():
-    weights = np.array(
-        [-np.sum(np.log(np.arange(1100, 1100 - size, -1) / np.arange(1, size + 1))) for size in range(1101)]
-    )
-    space = CardinalitySpace(1100, 0, 1100, weights)  # every size is as probable as any other
-    session = Session(space.distribution(np.zeros((1, 1100))), list(map(str, range(1100))), sizes=(0, 1100))
-    sizes = session.row(1)["sizes"]
+    n, sizes = 1100, np.arange(1101)
+    bias = gammaln(sizes + 1) + gammaln(n - sizes + 1) - gammaln(n + 1)  # every size is as probable as any other
+    sizes = session_of_many(n, bias).row(1)["sizes"]
     np.testing.assert_allclose([size["probability"] for size in sizes], np.full(1101, 1 / 1101), rtol=1e-6)
 
 
@@ -273,26 +266,6 @@ def test_a_start_that_no_set_fits_names_the_row():
     known[4, :5] = 1
     with pytest.raises(ValueError, match=r"What is known of row 5 can't be: .* at most 4 labels, and 5 would be"):
         session_of(CASES["plain"][0], known=known)
-
-
-def test_decisions_of_many_threads_at_once_all_hold():
-    kept = {}
-    session = session_of(CardinalitySpace(6, 0, 6), sizes=(0, 6), keep=lambda row, values: kept.update({row: values}))
-    together = threading.Barrier(6)
-
-    def click(label):
-        together.wait()
-        for row in range(1, 9):
-            session.decide(row, label, row % 2)
-
-    threads = [threading.Thread(target=click, args=(label,)) for label in NAMES]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    expected = np.repeat(np.arange(1, 9)[:, None] % 2, 6, axis=1)
-    np.testing.assert_array_equal(session.known(), expected)
-    np.testing.assert_array_equal([kept[row] for row in range(1, 9)], expected)
 
 
 # Features

@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from importlib.resources import files
 
@@ -130,11 +131,8 @@ def test_clicks_at_the_same_time_lose_nothing(server, store):
             together.wait()
             click(server, row, label, 0 if label != "happy" else 1)
 
-    threads = [threading.Thread(target=person, args=(label,)) for label in NAMES]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as people:
+        list(people.map(person, NAMES))
     np.testing.assert_array_equal(known_of(store.path, 6), [[1, 0, 0, 0]] * 6)
 
 
@@ -161,15 +159,12 @@ DECIDE = {"row": 1, "label": "happy", "value": 1, "order": "file"}
         ("POST", "/api/decide", "[]", {}, 400, "must be a JSON object with the keys label, order, row, value"),
         ("POST", "/api/decide", {"row": 1}, {}, 400, "with the keys label, order, row, value"),
         ("POST", "/api/decide", DECIDE | {"session": 1}, {}, 400, "with the keys label, order, row, value"),
-        ("POST", "/api/decide", DECIDE | {"row": 7}, {}, 400, "whole number from 1 to 6; got 7"),
         ("POST", "/api/decide", DECIDE | {"row": 1.0}, {}, 400, "whole number from 1 to 6; got 1.0"),
-        ("POST", "/api/decide", DECIDE | {"label": "angry"}, {}, 400, "one of the model's 4 labels; got 'angry'"),
         ("POST", "/api/decide", DECIDE | {"label": ["a"]}, {}, 400, "one of the model's 4 labels"),
         ("POST", "/api/decide", DECIDE | {"value": "1"}, {}, 400, "must be 1 (present), 0 (absent) or null (open)"),
         ("POST", "/api/decide", DECIDE | {"order": {}}, {}, 400, "The order must be entropy or file"),
         ("POST", "/api/undo", {"order": "file"}, {}, 400, "There is nothing to undo"),
         ("GET", "/api/row", None, {}, 400, "must have row="),
-        ("GET", "/api/row?row=0", None, {}, 400, "whole number from 1 to 6; got 0"),
         ("GET", "/api/row?row=-1", None, {}, 400, "got '-1'"),
         ("GET", "/api/row?row=" + "9" * 5000, None, {}, 400, "whole number from 1 to 6"),
         ("GET", "/api/row?row=1&order=size", None, {}, 400, "The order must be entropy or file; got 'size'"),
@@ -234,17 +229,6 @@ def test_the_token_is_no_part_of_what_everybody_can_load_and_no_two_are_the_same
     assert other.token != server.token and len(server.token) == 32
 
 
-def test_a_row_of_very_many_sets_is_answered_and_saved(tmp_path):
-    names = list(map(str, range(1100)))
-    store = Store(tmp_path / "c.csv", names, ["abcdefghij"])
-    space = CardinalitySpace(1100, 0, 1100)
-    session = Session(space.distribution(np.zeros((1, 1100))), names, sizes=(0, 1100), keep=store.keep)
-    with running(TaggingServer(session)) as server:
-        answer = click(server, 1, "7", 1)
-    assert answer["effective_sets"] is None and answer["entropy"] == pytest.approx(1099 * np.log(2))
-    assert known_of(store.path, 1)[0, 7] == 1
-
-
 def test_a_request_that_is_no_http_is_told_so_in_one_sentence(server):
     with socket.create_connection(server.server_address, timeout=10) as connection:
         connection.sendall(b"GET / HTTP/9.9.9 \xff\r\n\r\n")
@@ -253,8 +237,7 @@ def test_a_request_that_is_no_http_is_told_so_in_one_sentence(server):
 
 
 def test_head_is_refused_without_a_body(server):
-    status, _, content = ask(server, "HEAD", "/")
-    assert (status, content) == (405, "")
+    assert ask(server, "HEAD", "/")[::2] == (405, "")
 
 
 @pytest.mark.parametrize("host", ["localhost:{}", "127.0.0.1:{}", "LOCALHOST", "localhost:9000"])
@@ -320,11 +303,8 @@ def test_the_script_asks_for_addresses_that_there_are_and_uses_elements_that_the
     assert "innerHTML" not in script
 
 
-def test_the_page_has_the_colours_of_the_report_and_no_others():
+def test_the_page_has_the_colours_of_the_report_and_no_others(server):
     own = PAGE.joinpath("page.css").read_text("utf-8")
     assert set(re.findall(r"var\(--([\w-]+)\)", own)) <= set(LIGHT)
     assert not re.search(r"#[0-9a-f]{3,8}\b[^{]*;|rgb|hsl", own)
-    session = Session(DISTRIBUTION, NAMES, sizes=(1, 2))
-    server = TaggingServer(session)
-    server.server_close()
     assert server.pages["/page.css"][1].decode() == page_css() + own

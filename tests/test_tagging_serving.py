@@ -29,17 +29,32 @@ def fitted():
     return MLRHClassifier().fit(X, Y), X
 
 
-def test_serve_returns_what_was_decided_until_the_interrupt(monkeypatch, tmp_path):
+@pytest.fixture
+def person(monkeypatch):
+    """A function that says what a person does with the server, instead of serving it."""
+
+    def does(action):
+        def run(server):
+            try:
+                action(server)
+            finally:
+                server.server_close()
+
+        monkeypatch.setattr(serving_module, "run", run)
+
+    return does
+
+
+def test_serve_returns_what_was_decided_until_the_interrupt(person, tmp_path):
     classifier, X = fitted()
     told = []
 
-    def person(server):
+    @person
+    def decides(server):
         server.session.decide(2, "rock", 1)
         server.session.decide(80, "jazz", 0)
-        server.server_close()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(serving_module, "run", person)
     names = ["rock", "jazz", "folk", "soul"]
     options = {"label_names": names, "output": tmp_path / "c.csv", "open_browser": False, "tell": told.append}
     known = serve(classifier, X, **options)
@@ -60,7 +75,7 @@ def test_serve_returns_what_was_decided_until_the_interrupt(monkeypatch, tmp_pat
         (None, r" in .*c\.csv, where decisions are saved\.$"),
     ],
 )
-def test_going_on_from_a_file_is_told_in_the_terminal_and_to_the_page(monkeypatch, tmp_path, text, words):
+def test_going_on_from_a_file_is_told_in_the_terminal_and_to_the_page(person, tmp_path, text, words):
     classifier, X = fitted()
     path = tmp_path / "c.csv"
     if text is None:
@@ -68,12 +83,7 @@ def test_going_on_from_a_file_is_told_in_the_terminal_and_to_the_page(monkeypatc
     else:
         path.write_text(text)
     told, overviews = [], []
-
-    def person(server):
-        overviews.append(server.about)
-        server.server_close()
-
-    monkeypatch.setattr(serving_module, "run", person)
+    person(lambda server: overviews.append(server.about))
     serve(classifier, X, output=path, open_browser=False, tell=told.append)
     assert re.match(f"Going on from 1 decided row{words}", told[0]) and len(told) == 2
     assert (overviews[0]["n_resumed"], overviews[0]["output"]) == (1, str(path))
@@ -90,7 +100,7 @@ def test_decisions_about_other_rows_are_not_gone_on_from(tmp_path):
 
 
 @pytest.mark.parametrize("screen, opened", [({"DISPLAY": ":0"}, 1), ({}, 0)])
-def test_the_browser_is_opened_where_there_is_a_screen(monkeypatch, screen, opened):
+def test_the_browser_is_opened_where_there_is_a_screen(person, monkeypatch, screen, opened):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
     for name, value in screen.items():
@@ -107,11 +117,10 @@ def test_the_browser_is_opened_where_there_is_a_screen(monkeypatch, screen, open
 
     monkeypatch.setattr(serving_module.webbrowser, "open", browse)
 
-    def person(server):
+    @person
+    def waits(server):
         assert done.wait(5 if opened else 0.1) == bool(opened)
-        server.server_close()
 
-    monkeypatch.setattr(serving_module, "run", person)
     serve(*fitted(), tell=told.append)
     address = re.search(r"http:\S+", told[0])[0]
     assert len(asked) == len(pages) == opened

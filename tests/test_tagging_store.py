@@ -50,6 +50,11 @@ def test_a_fingerprint_differs_with_any_value_any_word_and_any_name():
 LETTERS = ["abcdefghij", "bbbbbbbbbb", "cccccccccc", "dddddddddd", "eeeeeeeeee"]
 
 
+def keep(store, row, first=1.0):
+    """Keep a row of which only the first label is known."""
+    store.keep(row, np.array([first, NAN, NAN]))
+
+
 def kept(path, *changes, names=("happy", "sad; blue", 'a "b"'), fingerprints=LETTERS):
     store = Store(path, names, fingerprints)
     for row, values in changes:
@@ -148,37 +153,32 @@ def test_a_file_of_the_same_content_is_written_on_whatever_its_time(tmp_path):
     path = tmp_path / "c.csv"
     store = kept(path, (1, [1, NAN, NAN]))
     os.utime(path, (0, 0))
-    store.keep(2, np.array([1.0, NAN, NAN]))
+    keep(store, 2)
     (tmp_path / "copy.csv").write_bytes(path.read_bytes())
     (tmp_path / "copy.csv").replace(path)
-    store.keep(3, np.array([1.0, NAN, NAN]))
+    keep(store, 3)
     np.testing.assert_array_equal(known_of(path, 3)[:, 0], [1, 1, 1])
 
 
-def test_what_another_program_wrote_at_the_same_time_and_size_is_not_overwritten(tmp_path):
+def test_what_another_program_wrote_even_at_the_same_time_and_size_is_not_overwritten(tmp_path):
     path = tmp_path / "c.csv"
-    store = kept(path, (1, [1, NAN, NAN]))
+    one, other = kept(path, (1, [1, NAN, NAN])), kept(path, (2, [1, NAN, NAN]))
+    with pytest.raises(DataError, match="was changed by another program"):
+        keep(one, 3)
+    keep(other, 4)
+    np.testing.assert_array_equal(known_of(path, 5)[:, 0], [1, 1, NAN, 1, NAN])
     state = path.stat()
     path.write_text(path.read_text().replace("1,1,", "1,0,"))
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
     with pytest.raises(DataError, match="was changed by another program"):
-        store.keep(3, np.array([1.0, NAN, NAN]))
-
-
-def test_what_another_program_wrote_is_not_overwritten(tmp_path):
-    path = tmp_path / "c.csv"
-    one, other = kept(path, (1, [1, NAN, NAN])), kept(path, (2, [1, NAN, NAN]))
-    with pytest.raises(DataError, match="was changed by another program"):
-        one.keep(3, np.array([1.0, NAN, NAN]))
-    other.keep(4, np.array([1.0, NAN, NAN]))
-    np.testing.assert_array_equal(known_of(path, 5)[:, 0], [1, 1, NAN, 1, NAN])
+        keep(other, 5)
 
 
 def test_a_file_that_was_removed_is_written_again_as_a_whole(tmp_path):
     path = tmp_path / "c.csv"
     store = kept(path, (1, [1, NAN, NAN]))
     path.unlink()
-    store.keep(2, np.array([0.0, NAN, NAN]))
+    keep(store, 2, 0.0)
     np.testing.assert_array_equal(known_of(path, 2)[:, 0], [1, 0])
 
 

@@ -63,15 +63,11 @@ def _until_a_death(work, tasks, waiting, n_jobs):
         return list(running)
     finally:
         if results is not None:
-            _end(results)
+            with warnings.catch_warnings():
+                # This ends workers that still compute, and joblib would warn that their work is lost.
+                warnings.simplefilter("ignore", UserWarning)
+                results.close()
     return []
-
-
-def _end(results):
-    """End the workers, if they still compute: joblib would warn that this work is lost."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        results.close()
 
 
 def _in_worker(work, task, place):

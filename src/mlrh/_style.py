@@ -6,32 +6,20 @@ schemes; the tests compute both.
 
 from importlib.resources import files
 
-LIGHT = {
-    "paper": "#ffffff",
-    "raised": "#f4f6f8",
-    "ink": "#1c2128",
-    "muted": "#57606a",
-    "line": "#d0d7de",
-    "link": "#0a58a8",
-    "truth": "#7a828c",
-    "series-1": "#0072b2",
-    "series-2": "#d55e00",
-    "series-3": "#009e73",
-    "series-4": "#332288",
+COLOURS = {  # on a light and on a dark background
+    "paper": ("#ffffff", "#14171c"),
+    "raised": ("#f4f6f8", "#1d2229"),
+    "ink": ("#1c2128", "#e6e9ed"),
+    "muted": ("#57606a", "#a3adb8"),
+    "line": ("#d0d7de", "#3a424c"),
+    "link": ("#0a58a8", "#79b8f3"),
+    "truth": ("#7a828c", "#8b949e"),
+    "series-1": ("#0072b2", "#4aa3e0"),
+    "series-2": ("#d55e00", "#ef7d33"),
+    "series-3": ("#009e73", "#45d6a5"),
+    "series-4": ("#332288", "#f3d9fa"),
 }
-DARK = {
-    "paper": "#14171c",
-    "raised": "#1d2229",
-    "ink": "#e6e9ed",
-    "muted": "#a3adb8",
-    "line": "#3a424c",
-    "link": "#79b8f3",
-    "truth": "#8b949e",
-    "series-1": "#4aa3e0",
-    "series-2": "#ef7d33",
-    "series-3": "#45d6a5",
-    "series-4": "#f3d9fa",
-}
+LIGHT, DARK = ({name: pair[scheme] for name, pair in COLOURS.items()} for scheme in (0, 1))
 
 
 def colour(name):

@@ -266,13 +266,8 @@ class _Path:
         return str(self.candidate)
 
 
-@dataclass(frozen=True)
-class _Validation:
+class _Validation(_Path):
     """Metrics of the chosen candidate on the held-out rows of one split."""
-
-    candidate: _Candidate
-    decision: str
-    split: tuple
 
     def __call__(self, data):
         train, held_out = data.rows(self.split[0]), data.rows(self.split[1])
@@ -357,7 +352,8 @@ class DecisionScorer:
     metric: str
 
     def __call__(self, classifier, X, Y):
-        answer, truth = decisions.BY_NAME[self.decision](classifier.distribution(X)) == 1, _indicator(Y) == 1
+        answer = decisions.BY_NAME[self.decision](classifier.distribution(X)) == 1
+        truth = (Y.toarray() if sparse.issparse(Y) else Y) == 1
         counts = (np.count_nonzero(cell, axis=1) for cell in (answer & truth, answer & ~truth, truth & ~answer))
         return float(np.mean(metric_function(self.metric, truth.shape[1])(*counts)))
 
@@ -365,10 +361,6 @@ class DecisionScorer:
 def _targets(Y):
     """Y as the classifiers take it: to them a dense column is two classes, and a sparse one is one label."""
     return sparse.csr_array(Y) if Y.shape[1] == 1 else Y
-
-
-def _indicator(Y):
-    return Y.toarray() if sparse.issparse(Y) else Y
 
 
 def _best(paths, scores):
@@ -425,13 +417,8 @@ def _candidates(data, spaces, kernels):
     biases = (False, True) if np.ptp(sizes) > 1 else (False,)
     forms = [(space, bias) for space in spaces for bias in (biases if space == "cardinality" else (False,))]
     grids: dict[str, tuple] = {"linear": (LINEAR_C, (None,)), "rbf": (RBF_C, RBF_GAMMA)}
-    return [
-        _Candidate(kernel, *form, Cs, gamma)
-        for kernel in kernels
-        for Cs, gammas in [grids[kernel]]
-        for form in forms
-        for gamma in gammas
-    ]
+    pairs = [(kernel, form) for kernel in kernels for form in forms]
+    return [_Candidate(kernel, *form, grids[kernel][0], gamma) for kernel, form in pairs for gamma in grids[kernel][1]]
 
 
 def _spaces(data, asked, notes):
@@ -441,9 +428,8 @@ def _spaces(data, asked, notes):
     n_sets = len(np.unique(data.Y, axis=0))
     if n_sets <= MAX_SETS:
         return ("cardinality", "observed")
-    notes.append(
-        f"The observed label space was not tried: there are {n_sets:,} different label sets, more than {MAX_SETS:,}."
-    )
+    found = f"{n_sets:,} different label sets, more than {MAX_SETS:,}"
+    notes.append(f"The observed label space was not tried: there are {found}.")
     return ("cardinality",)
 
 

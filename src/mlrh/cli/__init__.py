@@ -12,11 +12,7 @@ from mlrh.cli._models import evaluate, fit, predict, tag
 __all__ = ["app", "run"]
 
 app = typer.Typer(
-    name="mlrh",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
+    name="mlrh", no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
 )
 for command in (fit, predict, evaluate, tag, compare, reproduce, datasets):
     app.command()(command)
@@ -47,7 +43,8 @@ def run() -> int:
         sys.stdout = None
         return 1
     except Exception as error:
-        if hasattr(error, "format_message") and not _is_help(error):  # a mistake in the arguments
+        is_help = type(error).__name__ == "NoArgsIsHelpError"
+        if hasattr(error, "format_message") and not is_help:  # a mistake in the arguments
             return _fail(error.format_message())
         if hasattr(error, "show"):
             error.show()
@@ -55,10 +52,6 @@ def run() -> int:
         if isinstance(error, ValueError | OSError | ImportError):
             return _fail(str(error) or type(error).__name__)
         raise
-
-
-def _is_help(error):
-    return type(error).__name__ == "NoArgsIsHelpError"
 
 
 def _fail(sentence):

@@ -18,10 +18,7 @@ METHODS = (  # written out, so that --help needs none of what they are made of; 
     "mlrh-rbf, mlrh-rbf-observed, mlrh-linear, mlrh-linear-observed, br-svm, lp-svm, lp-lr, br-lr, cc-lr, lp-rf, ml-knn"
 )
 DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir", help="Folder with the public data sets; default: the variable MLRH_DATA.", show_default=False
-    ),
+    Path | None, typer.Option("--data-dir", help="Folder with the public data sets; default: the variable MLRH_DATA.")
 ]
 Full = Annotated[bool, typer.Option("--full", help="Whole grids, 5 inner folds and five outer seeds.")]
 
@@ -49,14 +46,12 @@ def reproduce(
     from mlrh.experiments._reproduce import PAPER_SETS, paper_datasets
     from mlrh.experiments._reproduce import reproduce as run
 
-    names = list(dict.fromkeys(data or PAPER_SETS))
-    found, left = paper_datasets(names, data_dir)
+    found, left = paper_datasets(dict.fromkeys(data or PAPER_SETS), data_dir)
     console = Console(stderr=True)
     for sentence in left:
         say(console, f"Left out: {sentence}")
-    profile = PROFILES["full" if full else "quick"]
     with progress_on(console, output) as report:
-        page = run(found, profile, output, left=left, n_jobs=jobs, report=report)
+        page = run(found, PROFILES["full" if full else "quick"], output, left=left, n_jobs=jobs, report=report)
     _publish(page, output)
 
 
@@ -68,17 +63,11 @@ def compare(
     ignore: IgnoreOption = None,
     format: FormatOption = None,
     method: Annotated[
-        list[str] | None,
-        typer.Option("--method", help=f"One of {METHODS}; may be repeated. Default: all.", show_default=False),
+        list[str] | None, typer.Option("--method", help=f"One of {METHODS}; may be repeated. Default: all.")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Folder for records and report; default: the file's stem + -comparison.",
-            show_default=False,
-        ),
+        typer.Option("--output", "-o", help="Folder for records and report; default: the file's stem + -comparison."),
     ] = None,
     full: Full = False,
     data_dir: DataDir = None,
@@ -170,28 +159,16 @@ def progress_on(console: Console, folder: Path) -> Iterator[Callable]:
     """Gives the function (stage, progress) that an experiment calls; an interrupt is told where the records are."""
     try:
         if console.is_terminal:
-            with _bar(console) as bar:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            fields = (TextColumn("{task.fields[left]}"), TextColumn("[dim]{task.fields[running]}"))
+            with Progress(*columns, *fields, console=console) as bar:
                 yield _on_bar(bar)
         else:
             yield _in_lines(console)
     except KeyboardInterrupt:
-        sentence = (
-            f"Stopped; what is finished is in {folder / 'records.jsonl'}, and the same command goes on from there."
-        )
-        say(console, sentence)
+        records = folder / "records.jsonl"
+        say(console, f"Stopped; what is finished is in {records}, and the same command goes on from there.")
         raise
-
-
-def _bar(console):
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-        TextColumn("[dim]{task.fields[running]}"),
-    )
-    return Progress(*columns, console=console)
 
 
 def _on_bar(bar):

@@ -9,7 +9,8 @@ import typer
 
 Format = Literal["arff", "libsvm", "csv", "parquet"]
 FORMAT_HELP = "Format of the data file; default: found out by its content and suffix."
-FormatOption = Annotated[Format | None, typer.Option("--format", help=FORMAT_HELP, show_default=False)]
+FormatOption = Annotated[Format | None, typer.Option("--format", help=FORMAT_HELP)]
+DATA_HELP = "Data file (ARFF, LIBSVM, CSV, Parquet; also .gz), or - for standard input."
 LabelsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -17,20 +18,15 @@ LabelsOption = Annotated[
         help="Label columns, separated by commas; or a MULAN .xml file, or a .txt file with one name per line. May "
         "be repeated. A name with commas, or spaces at its ends, needs double quotes. ARFF and LIBSVM files can say "
         "it themselves.",
-        show_default=False,
     ),
 ]
 IgnoreOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--ignore",
-        help="Column that is not a feature, such as a number that identifies rows. May be repeated.",
-        show_default=False,
+        "--ignore", help="Column that is not a feature, such as a number that identifies rows. May be repeated."
     ),
 ]
-JobsOption = Annotated[
-    int | None, typer.Option("--jobs", min=1, help="Processes; default: all cores.", show_default=False)
-]
+JobsOption = Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; default: all cores.")]
 XML = re.compile(r"\.xml(\.gz)?$", re.IGNORECASE)
 QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 NAME = re.compile(rf"\s*(?:{QUOTED.pattern}|(?!\")([^,]*?))\s*(,|\Z)", re.DOTALL)
@@ -59,13 +55,10 @@ def chosen_labels(values: list[str] | None) -> Any:
     for value in values:
         if XML.search(value):
             raise ValueError(f"An XML file must be the only value of --labels; got {', '.join(values)}.")
-        names += _names_in_file(value) if _is_list_file(value) else _names_in_text(value)
+        # A bare word is a name, also where a file happens to be called the same.
+        is_file = value.lower().endswith(".txt") or ("/" in value and Path(value).is_file())
+        names += _names_in_file(value) if is_file else _names_in_text(value)
     return names
-
-
-def read_rows(file: str, model: Any, format: str | None) -> Any:
-    """New rows with the model's features; the file may have or lack labels, which aren't looked at."""
-    return read_data(file, (), format, model.schema)
 
 
 def read_labelled_rows(file: str, model: Any, labels: Any, format: str | None) -> Any:
@@ -77,7 +70,7 @@ def read_labelled_rows(file: str, model: Any, labels: Any, format: str | None) -
     """
     from dataclasses import replace
 
-    from mlrh.data import DataError
+    from mlrh.data.containers import DataError, listed
 
     own = model.schema.label_names
     data = read_data(file, labels, format, model.schema)
@@ -90,8 +83,8 @@ def read_labelled_rows(file: str, model: Any, labels: Any, format: str | None) -
         data = replace(data, label_names=own)
     else:
         raise DataError(
-            f"{data.name}: the labels must be the model's {len(own)} ({_shortened(own)}); --labels names {len(found)} "
-            f"({_shortened(found)})."
+            f"{data.name}: the labels must be the model's {len(own)} ({listed(own, 3)}); --labels names {len(found)} "
+            f"({listed(found, 3)})."
         )
     return data
 
@@ -108,11 +101,6 @@ def load_model(path: Path) -> Any:
             "files; load it in Python with mlrh.persistence.load, or make a model with mlrh fit."
         )
     return model
-
-
-def _is_list_file(value):
-    # A bare word is a name, also where a file happens to be called the same.
-    return value.lower().endswith(".txt") or ("/" in value and Path(value).is_file())
 
 
 def _names_in_file(value):
@@ -146,7 +134,3 @@ def _names_in_text(value):
     if not all(names):
         raise ValueError(f"--labels must list names, separated by commas; got an empty name in {value!r}.")
     return names
-
-
-def _shortened(names):
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

@@ -9,7 +9,9 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from mlrh.cli import _output
 from mlrh.cli._inputs import (
+    DATA_HELP,
     FORMAT_HELP,
     Format,
     FormatOption,
@@ -20,35 +22,16 @@ from mlrh.cli._inputs import (
     load_model,
     read_data,
     read_labelled_rows,
-    read_rows,
 )
-from mlrh.cli._output import (
-    Target,
-    check_output,
-    check_replaced,
-    described_choice,
-    described_data,
-    facts,
-    metrics_table,
-    progress_bar,
-    quiet_if_closed,
-    say,
-    spread_table,
-    standard_output,
-    target_format,
-    warnings_as_notes,
-    write_predictions,
-)
+
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file that `mlrh fit` saved.")]
+DataFile = Annotated[str, typer.Argument(metavar="FILE", help=DATA_HELP)]
 
 
 def fit(
-    file: Annotated[
-        str,
-        typer.Argument(help="Data file (ARFF, LIBSVM, CSV, Parquet; also .gz), or - for standard input."),
-    ],
+    file: DataFile,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Model file; default: the data file's stem + .mlrh.", show_default=False),
+        Path | None, typer.Option("--output", "-o", help="Model file; default: the data file's stem + .mlrh.")
     ] = None,
     labels: LabelsOption = None,
     ignore: IgnoreOption = None,
@@ -81,24 +64,18 @@ def fit(
     from mlrh.automatic import choose
     from mlrh.persistence import save
 
-    with warnings_as_notes(console):
+    with _output.warnings_as_notes(console):
         data = read_data(file, chosen, format).without(ignore or ())
-    console.print(facts({"data": described_data(data)}), highlight=False)
-    with progress_bar(console) as report:
-        model = choose(
-            data,
-            label_space=label_space,
-            kernel=kernel,
-            decision=decision,
-            n_folds=folds,
-            seed=seed,
-            n_jobs=jobs,
-            report=report,
-        )
+    console.print(_output.facts({"data": _output.described_data(data)}), highlight=False)
+    with _output.progress_bar(console) as report:
+        options = {"label_space": label_space, "kernel": kernel, "decision": decision}
+        model = choose(data, **options, n_folds=folds, seed=seed, n_jobs=jobs, report=report)
     save(model, target)
     _tell(console, model)
-    _advise(console, file, labels)
-    say(console, f"Saved: {target}")
+    _output.say(console, "\nThe settings were chosen by the same folds, so this is slightly optimistic.")
+    shown = f"{'FILE' if file == '-' else file}{' --labels ...' if labels else ''}"
+    _output.say(console, f"For an estimate that isn't: mlrh compare {shown}\n")
+    _output.say(console, f"Saved: {target}")
 
 
 def _model_file(file, output, labels):
@@ -110,7 +87,7 @@ def _model_file(file, output, labels):
     if output is None and file == "-":
         raise ValueError("A model of standard input needs a name; give it with --output.")
     target = output or Path(f"{parts_of(Path(file).name)[0]}.mlrh")
-    check_output(str(target), [file, *labels])
+    _output.check_output(str(target), [file, *labels])
     if target.exists() and target.stat().st_size and not _is_model_file(target):
         raise ValueError(f"{target} exists and is not a model file; remove it or choose another name with --output.")
     return target
@@ -128,28 +105,15 @@ def _is_model_file(path):
 
 def _tell(console, model):
     settings = model.settings
-    console.print(facts(described_choice(model)), highlight=False)
+    console.print(_output.facts(_output.described_choice(model)), highlight=False)
     for note in settings["notes"]:
-        say(console, f"Note: {note}")
+        _output.say(console, f"Note: {note}")
     console.print(f"\nCross validation, {settings['n_folds']} folds:", highlight=False)
-    console.print(spread_table(model.validation), highlight=False)
-
-
-def _advise(console, file, labels):
-    shown = "FILE" if file == "-" else file
-    options = " --labels ..." if labels else ""
-    say(console, "\nThe settings were chosen by the same folds, so this is slightly optimistic.")
-    say(console, f"For an estimate that isn't: mlrh compare {shown}{options}\n")
+    console.print(_output.spread_table(model.validation), highlight=False)
 
 
 MAX_TOP = 1000
 CELLS_PER_CHUNK = 2**20  # of the label sets that are in memory at once
-
-ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file that `mlrh fit` saved.")]
-DataFile = Annotated[
-    str,
-    typer.Argument(metavar="FILE", help="Data file (ARFF, LIBSVM, CSV, Parquet; also .gz), or - for standard input."),
-]
 
 
 def predict(
@@ -158,12 +122,9 @@ def predict(
     output: Annotated[
         str, typer.Option("--output", "-o", help="File to write; its suffix says the format. - is standard output.")
     ] = "-",
-    format_in: Annotated[
-        Format | None, typer.Option("--format", "--format-in", help=FORMAT_HELP, show_default=False)
-    ] = None,
+    format_in: Annotated[Format | None, typer.Option("--format", "--format-in", help=FORMAT_HELP)] = None,
     to: Annotated[
-        Target | None,
-        typer.Option("--to", help="Format to write; default: by the suffix, else csv.", show_default=False),
+        _output.Target | None, typer.Option("--to", help="Format to write; default: by the suffix, else csv.")
     ] = None,
     marginals: Annotated[
         bool, typer.Option("--marginals", help="Also the probability of each label, in columns P(name).")
@@ -175,7 +136,6 @@ def predict(
             min=1,
             max=MAX_TOP,
             help="The N most probable label sets of each row, in N lines with a column rank.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -190,20 +150,20 @@ def predict(
     Example: `mlrh predict songs.mlrh new.csv --marginals --output predictions.csv`
     """
     console = Console(stderr=True)
-    to = target_format(output, to)
+    to = _output.target_format(output, to)
     if output == "-":
-        standard_output()
+        _output.standard_output()
     else:
-        check_output(output, [str(model_file), file])
-        check_replaced(output)
-    with warnings_as_notes(console):
+        _output.check_output(output, [str(model_file), file])
+        _output.check_replaced(output)
+    with _output.warnings_as_notes(console):
         model = load_model(model_file)
-        data = read_rows(file, model, format_in)
+        data = read_data(file, (), format_in, model.schema)  # labels that the file may have aren't looked at
     columns = ["row", *(["rank"] if top else []), "labels", "probability"]
     columns += [f"P({name})" for name in model.schema.label_names] if marginals else []
-    write_predictions(_predictions(model, data, marginals=marginals, top=top), columns, output, to)
+    _output.write_predictions(_predictions(model, data, marginals=marginals, top=top), columns, output, to)
     if output != "-":
-        say(console, f"Written: {output}")
+        _output.say(console, f"Written: {output}")
 
 
 def evaluate(
@@ -215,7 +175,6 @@ def evaluate(
             "--labels",
             help="Label columns if they have other names than in training, in the order of training; separated by "
             "commas (a name that holds one: in double quotes), or a .txt file with one name per line.",
-            show_default=False,
         ),
     ] = None,
     format: FormatOption = None,
@@ -229,17 +188,17 @@ def evaluate(
     Example: `mlrh evaluate songs.mlrh test.csv`
     """
     console = Console(stderr=True)
-    standard_output()
-    with warnings_as_notes(console):
+    _output.standard_output()
+    with _output.warnings_as_notes(console):
         model = load_model(model_file)
         data = read_labelled_rows(file, model, chosen_labels(labels), format)
         measured = _measured(model, data)
-    with quiet_if_closed():
+    with _output.quiet_if_closed():
         if as_json:
             typer.echo(json.dumps({"n_rows": len(data.Y), **measured}))
         else:
             typer.echo(f"{data.name}: {len(data.Y):,} rows")
-            Console().print(metrics_table(measured), highlight=False)
+            Console().print(_output.metrics_table(measured), highlight=False)
 
 
 def _measured(model, data):
@@ -247,6 +206,7 @@ def _measured(model, data):
     import numpy as np
 
     from mlrh import metrics
+    from mlrh.data.containers import listed
 
     n_labels = len(model.schema.label_names)
     Y, is_foreign = data.Y[:, :n_labels], data.Y[:, n_labels:].any(axis=1)
@@ -255,9 +215,8 @@ def _measured(model, data):
     measured = metrics.evaluate(Y, predicted, np.where(is_foreign, -np.inf, log_prob))
     if is_foreign.any():
         measured["exact_match"] = float(((predicted == Y).all(axis=1) & ~is_foreign).mean())
-        names = data.label_names[n_labels : n_labels + 3]
-        more = ", ..." if data.Y.shape[1] > n_labels + 3 else ""
-        what = f"{is_foreign.sum()} of {len(Y)} rows have labels that the model doesn't know ({', '.join(names)}{more})"
+        names = listed(data.label_names[n_labels:], 3)
+        what = f"{is_foreign.sum()} of {len(Y)} rows have labels that the model doesn't know ({names})"
         warnings.warn(f"{data.name}: {what}, so they count as not matched.", UserWarning, stacklevel=2)
     return measured
 
@@ -268,16 +227,12 @@ def _predictions(model, data, *, marginals, top):
     step = max(1, CELLS_PER_CHUNK // (n_labels * (top or 1)))
     for start in range(0, n_rows, step):
         distribution = model.distribution(data.rows(slice(start, start + step)))
-        sets, log_probs = _answers(model, distribution, top)
+        if top:
+            sets, log_probs = distribution.top_sets(top)
+        else:
+            sets = model.decide(distribution)[:, None]
+            log_probs = distribution.log_prob(sets[:, 0])[:, None]
         yield list(_records(model, start, sets, log_probs, distribution.marginals() if marginals else None, top))
-
-
-def _answers(model, distribution, top):
-    """Label sets (n_rows, n, n_labels) and log-probabilities (n_rows, n): the decision's, or the most probable ones."""
-    if top:
-        return distribution.top_sets(top)
-    sets = model.decide(distribution)
-    return sets[:, None], distribution.log_prob(sets)[:, None]
 
 
 def _records(model, start, sets, log_probs, marginals, top):
@@ -301,20 +256,14 @@ def _records(model, start, sets, log_probs, marginals, top):
 
 
 def tag(
-    model_file: Annotated[Path, typer.Argument(metavar="MODEL", help="Model file that `mlrh fit` saved.")],
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="ROWS", help="Data file (ARFF, LIBSVM, CSV, Parquet; also .gz), or - for standard input."
-        ),
-    ],
+    model_file: ModelFile,
+    file: Annotated[str, typer.Argument(metavar="ROWS", help=DATA_HELP)],
     output: Annotated[
         str | None,
         typer.Option(
             "--output",
             "-o",
             help="CSV file of what was decided; default: beside the data file, its stem + -confirmed.csv.",
-            show_default=False,
         ),
     ] = None,
     format: FormatOption = None,
@@ -332,23 +281,18 @@ def tag(
     """
     console = Console(stderr=True)
     target = _decisions_file(file, output)
-    check_output(target, [str(model_file), file])
+    _output.check_output(target, [str(model_file), file])
     from mlrh.web._server import make_session, run_page
 
-    with warnings_as_notes(console):
+    with _output.warnings_as_notes(console):
         model = load_model(model_file)
-        data = read_rows(file, model, format)
+        data = read_data(file, (), format, model.schema)
         session, about = make_session(model, data, output=target)
     try:
-        run_page(session, about, port=port, open_browser=browser, tell=lambda sentence: say(console, sentence))
+        run_page(session, about, port=port, open_browser=browser, tell=lambda sentence: _output.say(console, sentence))
     except KeyboardInterrupt:
-        is_kept = Path(target).exists()
-        say(
-            console,
-            f"Stopped; what was decided is in {target}, and the same command goes on from there."
-            if is_kept
-            else "Stopped; nothing was decided.",
-        )
+        kept = f"what was decided is in {target}, and the same command goes on from there."
+        _output.say(console, f"Stopped; {kept if Path(target).exists() else 'nothing was decided.'}")
         raise
 
 

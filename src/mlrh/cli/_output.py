@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -100,8 +101,8 @@ def write_predictions(chunks: Chunks, columns: list[str], output: str, format: T
 def joined(names: Iterable[str]) -> str:
     r"""Names in one text, separated by semicolons; a semicolon or backslash within a name has a backslash before it.
 
-    >>> print(joined(["calm", "rock; roll"]))
-    calm;rock\; roll
+    >>> print(joined(["calm", "rock; roll", "c\\"]))
+    calm;rock\; roll;c\\
     """
     escaped = (name.replace(ESCAPE, ESCAPE * 2).replace(SEPARATOR, ESCAPE + SEPARATOR) for name in names)
     return SEPARATOR.join(escaped)
@@ -129,15 +130,10 @@ def standard_output() -> Any:
 
 
 def _csv_texts(chunks, columns):
-    yield _csv_lines([columns])
-    for chunk in chunks:
-        yield _csv_lines([[_cell(record[column]) for column in columns] for record in chunk])
-
-
-def _csv_lines(rows):
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    for rows in chain([[columns]], ([[_cell(record[name]) for name in columns] for record in own] for own in chunks)):
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        yield text.getvalue()
 
 
 def _cell(value):
@@ -148,29 +144,20 @@ def _cell(value):
 
 def _json_texts(chunks):
     for chunk in chunks:
-        yield "".join(map(_json_line, chunk))
-
-
-def _json_line(record):
-    rounded = {key: _rounded(value) for key, value in record.items()}
-    return json.dumps(rounded, ensure_ascii=False) + "\n"
-
-
-def _rounded(value):
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+        rounded = [{k: float(_cell(v)) if isinstance(v, float) else v for k, v in record.items()} for record in chunk]
+        yield "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in rounded)
 
 
 def _write_parquet(chunks, columns, output):
     from mlrh.data._sources import writing
 
-    if output == "-":
-        with quiet_if_closed() as out:
-            content = io.BytesIO()
-            _parquet_to(content, chunks, columns)
-            out.buffer.write(content.getvalue())
-        return
-    with writing(Path(output)) as (file,):
-        _parquet_to(file, chunks, columns)
+    if output != "-":
+        with writing(Path(output)) as (file,):
+            return _parquet_to(file, chunks, columns)
+    with quiet_if_closed() as out:
+        content = io.BytesIO()
+        _parquet_to(content, chunks, columns)
+        out.buffer.write(content.getvalue())
 
 
 def _parquet_to(file: IO[bytes], chunks, columns):
@@ -270,9 +257,7 @@ def spread_table(validation: Mapping[str, list[float]]) -> Table:
 
     table = _numbers("", "mean", "± sd")
     for metric, name in NAMES.items():
-        values = validation[metric]
-        deviation = f"{np.std(values, ddof=1):.3f}"
-        table.add_row(name, f"{np.mean(values):.3f}", deviation)
+        table.add_row(name, f"{np.mean(validation[metric]):.3f}", f"{np.std(validation[metric], ddof=1):.3f}")
     return table
 
 

@@ -47,7 +47,8 @@ def read_arff(source: Source, choice: LabelChoice | None, schema: Schema | None 
     header = _header(lines, source)
     labels = _labels(header, choice, source)
     encoders = _encoders(header.attributes, labels, schema, source)
-    rows = [(line, row) for line, text in enumerate(lines[header.n_lines :], header.n_lines + 1) if (row := _row(text))]
+    texts = enumerate(map(str.strip, lines[header.n_lines :]), header.n_lines + 1)
+    rows = [(line, row) for line, row in texts if row and not row.startswith("%")]
     if not rows:
         raise source.error("has no rows after @data; the file is incomplete.")
     names = [attribute.name for attribute in header.attributes]
@@ -59,11 +60,6 @@ def read_arff(source: Source, choice: LabelChoice | None, schema: Schema | None 
     label_names = [name for _, name in labels]
     rows_of = IDENTIFIER_ROWS if schema is None else None
     return described(X, Y, features=described_features, label_names=label_names, source=source, identifier_rows=rows_of)
-
-
-def _row(text):
-    row = text.strip()
-    return "" if row.startswith("%") else row
 
 
 def _labels(header, choice, source):
@@ -237,8 +233,7 @@ def _split_cells(text: str) -> list[str]:
         return text.split(",")
     cells, place = [], 0
     while True:
-        match = CELL.match(text, place)
-        if match is None:
+        if not (match := CELL.match(text, place)):
             raise ValueError(f"the quote in {shown(text[place:].strip())} is not closed before the next comma.")
         cells.append(match[1] if match[1] is not None else match[2])
         if not match[3]:
@@ -301,12 +296,10 @@ def _checked(attributes, source):
         raise source.error("declares no attributes; a line such as '@attribute name numeric' must precede @data.")
     lines: dict[str, int] = {}
     for attribute in attributes:
-        if attribute.name in lines:
-            what = (
-                f"attribute {shown(attribute.name)} was declared before, in line {lines[attribute.name]}; rename one."
-            )
+        before = lines.setdefault(attribute.name, attribute.line)
+        if before != attribute.line:
+            what = f"attribute {shown(attribute.name)} was declared before, in line {before}; rename one."
             raise source.error(what, attribute.line)
-        lines[attribute.name] = attribute.line
     return attributes
 
 
@@ -460,19 +453,12 @@ def arff_texts(data: MultilabelData, path: Path, layout: str) -> dict[Path, Iter
 def _file(data, relation, *, labels_first):
     """The lines of an ARFF file."""
     yield f"@relation {quoted(relation or 'data')}\n\n"
-    yield from _declarations(data, labels_first=labels_first)
+    types = {name: "{" + ",".join(map(quoted, values)) + "}" for name, values in data.categories.items()}
+    features = [f"@attribute {quoted(name)} {types.get(name, 'numeric')}\n" for name in data.feature_names]
+    labels = [f"@attribute {quoted(name)} {{0,1}}\n" for name in data.label_names]
+    yield from labels + features if labels_first else features + labels
     yield "\n@data\n"
     yield from _sparse_rows(data, labels_first) if sparse.issparse(data.X) else _dense_rows(data, labels_first)
-
-
-def _declarations(data, *, labels_first):
-    features = [f"@attribute {quoted(name)} {_type(data.categories.get(name))}\n" for name in data.feature_names]
-    labels = [f"@attribute {quoted(name)} {{0,1}}\n" for name in data.label_names]
-    return labels + features if labels_first else features + labels
-
-
-def _type(values):
-    return "numeric" if values is None else "{" + ",".join(map(quoted, values)) + "}"
 
 
 def _dense_rows(data, labels_first):
@@ -551,15 +537,30 @@ def read_xml(path: Any) -> LabelChoice:
     source = load(path)
     names: list[str] = []
     parser = expat.ParserCreate(namespace_separator=" ")
-    parser.StartElementHandler = _Collector(source, parser, names)
-    parser.StartDoctypeDeclHandler = lambda *_: _refuse_doctype(source, parser)
+    is_root = True
+
+    def refuse(what):
+        raise source.error(what, parser.CurrentLineNumber)
+
+    def start(tag, attributes):
+        nonlocal is_root
+        element = tag.rsplit(" ", 1)[-1]
+        if is_root and element != "labels":
+            refuse(f"the root must be <labels>, as in MULAN files; found <{element[:40]}>.")
+        is_root = False
+        if element == "label":
+            names.append(attributes["name"] if "name" in attributes else refuse("a <label> needs the attribute name."))
+
+    parser.StartElementHandler = start
+    # Entities of a document type can expand to any size.
+    parser.StartDoctypeDeclHandler = lambda *_: refuse("a document type (<!DOCTYPE>) is not allowed; remove it.")
     try:
         parser.Parse(source.content, True)
     except expat.ExpatError as error:
         raise source.error(f"is not well-formed XML ({expat.ErrorString(error.code)}).", error.lineno) from error
+    except DataError:
+        raise
     except (LookupError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
         raise source.error(f"its XML can't be decoded ({error}); convert it to UTF-8.") from error
     refuse_repeats(names, source.where)
     return LabelChoice(tuple(names), False, source.where)
@@ -574,28 +575,6 @@ def _xml_text(names: Sequence[str], where: str) -> str:
     lines = [f"<label name={quoteattr(name, escapes)}></label>" for name in names]
     head = f'<?xml version="1.0" encoding="utf-8"?>\n<labels xmlns="{NAMESPACE}">'
     return "\n".join([head, *lines, "</labels>\n"])
-
-
-class _Collector:
-    """Appends the name of every label element to `names` and refuses files that aren't about labels."""
-
-    def __init__(self, source, parser, names):
-        self._source, self._parser, self._names, self._inside = source, parser, names, False
-
-    def __call__(self, tag, attributes):
-        element, line = tag.rsplit(" ", 1)[-1], self._parser.CurrentLineNumber
-        if not self._inside and element != "labels":
-            raise self._source.error(f"the root must be <labels>, as in MULAN files; found <{element[:40]}>.", line)
-        self._inside = True
-        if element == "label":
-            if "name" not in attributes:
-                raise self._source.error("a <label> needs the attribute name.", line)
-            self._names.append(attributes["name"])
-
-
-def _refuse_doctype(source, parser):
-    # Entities of a document type can expand to any size.
-    raise source.error("a document type (<!DOCTYPE>) is not allowed; remove it.", parser.CurrentLineNumber)
 
 
 def _shorter_stems(stem):

@@ -5,6 +5,7 @@ or None for a missing one.
 """
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,12 +59,10 @@ class Numbers:
         values = _floats(cells)
         if values is None:
             values = np.array([self._one(position, cell) for position, cell in enumerate(cells)], np.float64)
-        wrong = np.isinf(values)
-        if wrong.any():
-            position = int(np.argmax(wrong))
-            raise BadCellError(position, f"must be finite; found {shown(cells[position])}.")
+        _refuse(np.isinf(values), cells, "finite")
         if self._allowed is not None:
-            _check_allowed(values, cells, self._allowed)
+            listed = _listed([f"{value:g}" for value in self._allowed])
+            _refuse(~(np.isin(values, self._allowed) | np.isnan(values)), cells, f"one of {listed}")
         return values
 
     def _one(self, position, cell):
@@ -85,8 +84,9 @@ class Ignored:
 
 
 class _Lookup:
-    """Codes of cells by a table that remembers every spelling it has met."""
+    """Codes of cells by a table that remembers every spelling it has met; `_code` gives that of a new one."""
 
+    _code: Callable
     omitted: float
 
     def __init__(self, plain: Plain):
@@ -100,9 +100,6 @@ class _Lookup:
             if cell not in known:
                 known[cell] = self._code(position, cell)
         return np.fromiter(map(known.__getitem__, cells), np.float64, len(cells))
-
-    def _code(self, position, cell):
-        raise NotImplementedError
 
 
 class Nominal(_Lookup):
@@ -127,8 +124,7 @@ class Nominal(_Lookup):
         if self.found:
             return self._codes.setdefault(text, len(self._codes))
         if text not in self._codes:
-            listed = _listed(list(self._codes))
-            raise BadCellError(position, f"must be one of {listed}; found {shown(cell.strip())}.")
+            raise BadCellError(position, f"must be one of {_listed(self.values)}; found {shown(cell.strip())}.")
         return self._codes[text]
 
 
@@ -199,11 +195,13 @@ def label_columns(choice: LabelChoice, names: Sequence[str], source: Source, *, 
 
 def refuse_repeats(names: Sequence[str], where: str) -> None:
     """Raise a DataError where a label is named twice."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise DataError(f"{where}: the label {shown(name)} is named twice; name each label once.")
-        seen.add(name)
+    if len(set(names)) < len(names):
+        raise DataError(f"{where}: the label {shown(commonest(names))} is named twice; name each label once.")
+
+
+def commonest(names: Sequence) -> Any:
+    """What is listed most often, the first of equals."""
+    return Counter(names).most_common(1)[0][0]
 
 
 def check_size_of_indicators(n_rows: int, n_labels: int, source: Source) -> None:
@@ -248,11 +246,9 @@ def described(X, Y, *, features, label_names, source, identifier_rows) -> Multil
             kept.append(column)
     if len(kept) < len(features):
         X = X[:, kept]
-    names = tuple(features[column][0] for column in kept)
-    encoders = (features[column][1] for column in kept)
-    pairs = zip(names, encoders, strict=True)
-    categories = {name: encoder.values for name, encoder in pairs if isinstance(encoder, Nominal)}
-    return MultilabelData(X, Y, names, tuple(label_names), source.stem, categories)
+    features = [features[column] for column in kept]
+    categories = {name: encoder.values for name, encoder in features if isinstance(encoder, Nominal)}
+    return MultilabelData(X, Y, tuple(name for name, _ in features), tuple(label_names), source.stem, categories)
 
 
 def _identifies(encoder, X, column, identifier_rows):
@@ -282,12 +278,11 @@ def _listed(values):
     return ", ".join(shown(value).strip("'") for value in values[:5]) + more
 
 
-def _check_allowed(values, cells, allowed):
-    unknown = ~(np.isin(values, allowed) | np.isnan(values))
-    if unknown.any():
-        position = int(np.argmax(unknown))
-        listed = _listed([f"{value:g}" for value in allowed])
-        raise BadCellError(position, f"must be one of {listed}; found {shown(cells[position].strip())}.")
+def _refuse(wrong, cells, must_be):
+    """Raise a BadCellError for the first cell that is wrong."""
+    if wrong.any():
+        position = int(np.argmax(wrong))
+        raise BadCellError(position, f"must be {must_be}; found {shown(cells[position].strip())}.")
 
 
 # Numbers and codes as text
@@ -295,14 +290,16 @@ def _check_allowed(values, cells, allowed):
 
 def check_names(data: MultilabelData, where: Any) -> None:
     """Raise a DataError for what no table can hold: a name used twice, an infinite value, a code without a value."""
-    seen: set[str] = set()
-    for name in (*data.feature_names, *data.label_names):
-        if name in seen:
-            raise DataError(f"{where}: two columns are called {shown(name)}; rename one before writing.")
-        seen.add(name)
+    names = (*data.feature_names, *data.label_names)
+    if len(set(names)) < len(names):
+        raise DataError(f"{where}: two columns are called {shown(commonest(names))}; rename one before writing.")
     check_finite(data, where)
     for column in data.nominal:
-        _check_codes(data, column, where)
+        name, values = data.feature_names[column], data.X[:, [column]]
+        codes = values.data if sparse.issparse(values) else values
+        codes, n_values = codes[~np.isnan(codes)], len(data.categories[name])
+        if ((codes < 0) | (codes >= n_values) | (codes != np.floor(codes))).any():
+            raise DataError(f"{where}: feature {shown(name)} must be coded 0 to {n_values - 1}; X holds another code.")
 
 
 def check_finite(data: MultilabelData, where: Any) -> None:
@@ -327,12 +324,3 @@ def value_texts(
             if name in words and texts[place] != missing:
                 texts[place] = words[name][int(values[place])]
     return texts
-
-
-def _check_codes(data, column, where):
-    name, values = data.feature_names[column], data.X[:, [column]]
-    codes = values.data if sparse.issparse(values) else values
-    codes = codes[~np.isnan(codes)]
-    n_values = len(data.categories[name])
-    if ((codes < 0) | (codes >= n_values) | (codes != np.floor(codes))).any():
-        raise DataError(f"{where}: feature {shown(name)} must be coded 0 to {n_values - 1}; X holds another code.")

@@ -52,7 +52,10 @@ def load_digit_scenes(n_samples: int = 2000, *, part: str = "all", random_state=
     source = load_digits()
     draws = _uniforms(n_samples, part, random_state)
     present, digits, shares, shifts = _scene_plan(draws)
-    images = source.images[_pick_images(_images_by_digit(source.target, part), digits, shares)]
+    by_digit = [_part_of(np.flatnonzero(source.target == digit), part) for digit in range(N_DIGITS)]
+    counts = np.array([len(images) for images in by_digit])
+    starts = np.cumsum(counts) - counts
+    images = source.images[np.concatenate(by_digit)[starts[digits] + (shares * counts[digits]).astype(np.int64)]]
     X = _overlay(images, shifts, present).reshape(n_samples, -1)
     Y = np.zeros((n_samples, N_DIGITS), np.int8)
     np.put_along_axis(Y, digits, present.astype(np.int8), axis=1)
@@ -81,20 +84,9 @@ def _scene_plan(draws):
     return present, digits, of_image, shifts.reshape(-1, n_places, 2)
 
 
-def _images_by_digit(target, part):
-    """Indices of the source images of each digit that belong to the part."""
-    return [_part_of(np.flatnonzero(target == digit), part) for digit in range(N_DIGITS)]
-
-
 def _part_of(images, part):
     cut = round(TRAIN_SHARE * len(images))
     return {"all": images, "train": images[:cut], "test": images[cut:]}[part]
-
-
-def _pick_images(by_digit, digits, shares):
-    counts = np.array([len(images) for images in by_digit])
-    starts = np.cumsum(counts) - counts
-    return np.concatenate(by_digit)[starts[digits] + (shares * counts[digits]).astype(np.int64)]
 
 
 def _overlay(images, shifts, present):

@@ -1,7 +1,6 @@
 """LIBSVM multilabel text, `label,label index:value ...`. Knows nothing of compression or suffixes."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from mlrh.data._columns import (
     Numbers,
     check_finite,
     check_size_of_indicators,
+    commonest,
     csr,
     number_texts,
 )
@@ -98,16 +98,15 @@ def _row(tokens):
     """Label ids, indices and the texts of values of one line."""
     labels = [] if ":" in tokens[0] else [_label(text) for text in tokens.pop(0).split(",")]
     pairs = [token.split(":") for token in tokens]
-    wrong = next((token for token, pair in zip(tokens, pairs, strict=True) if len(pair) != 2), None)
-    if wrong is not None:
-        raise ValueError(f"expected index:value; found {shown(wrong)} (is the row cut or a space missing?).")
-    wrong = next((token for token, pair in zip(tokens, pairs, strict=True) if not INDEX.fullmatch(pair[0])), None)
-    if wrong is not None:
-        hint = "qid is for ranking and not supported" if wrong.startswith("qid:") else "an index is a whole number"
-        raise ValueError(f"expected index:value; found {shown(wrong)} ({hint}).")
+    for token, pair in zip(tokens, pairs, strict=True):
+        if len(pair) == 2 and INDEX.fullmatch(pair[0]):
+            continue
+        hint = "qid is for ranking and not supported" if pair[0] == "qid" else "an index is a whole number"
+        hint = hint if len(pair) == 2 else "is the row cut or a space missing?"
+        raise ValueError(f"expected index:value; found {shown(token)} ({hint}).")
     indices = [int(index) for index, _ in pairs]
     if len(set(indices)) < len(indices):
-        raise ValueError(f"index {Counter(indices).most_common(1)[0][0]} is listed twice; list each index once.")
+        raise ValueError(f"index {commonest(indices)} is listed twice; list each index once.")
     return labels, indices, [value for _, value in pairs]
 
 

@@ -34,21 +34,22 @@ class Format:
     write_suffixes: tuple[str, ...] = ()
 
 
+def _write_arff(data, path, layout):
+    write_texts(arff_texts(data, path, layout))
+
+
+def _write_libsvm(data, path, layout):
+    write_texts({path: libsvm_text(data, path)})
+
+
 FORMATS = {
-    "arff": Format(
-        read_arff, (".arff",), lambda data, path, layout: write_texts(arff_texts(data, path, layout)), (".arff",)
-    ),
-    "libsvm": Format(
-        read_libsvm,
-        (".libsvm", ".svm", ".svmlight"),
-        lambda data, path, layout: write_texts({path: libsvm_text(data, path)}),
-        (".libsvm", ".svm", ".txt"),
-    ),
+    "arff": Format(read_arff, (".arff",), _write_arff, (".arff",)),
+    "libsvm": Format(read_libsvm, (".libsvm", ".svm", ".svmlight"), _write_libsvm, (".libsvm", ".svm", ".txt")),
     "csv": Format(
-        read_csv, (".csv", ".tsv"), lambda data, path, layout: write_texts({path: csv_text(data, path)}), (".csv",)
+        read_csv, (".csv", ".tsv"), lambda data, path, _: write_texts({path: csv_text(data, path)}), (".csv",)
     ),
     "parquet": Format(
-        read_parquet, (".parquet", ".pq"), lambda data, path, layout: write_parquet(data, path), (".parquet",)
+        read_parquet, (".parquet", ".pq"), lambda data, path, _: write_parquet(data, path), (".parquet",)
     ),
 }
 PARQUET_MAGIC = b"PAR1"
@@ -127,8 +128,9 @@ def read(
         raise ValueError(f"n_features must be a positive integer or None; got {n_features!r}.")
     choice = _label_choice(labels)
     loaded = load(source)
-    if format in (None, "libsvm"):
-        _refuse_counts(loaded)
+    if format in (None, "libsvm") and (counts := COUNTS_START.match(loaded.content)):
+        what = f"the first line, {counts[1].decode()!r}, counts rows, features and labels, as in files for extreme "
+        raise loaded.error(f"{what}classification; remove it, and the rest is LIBSVM.", 1)
     format = format or _format_of(loaded)
     if format == "libsvm":
         data = read_libsvm(loaded, choice, n_features, schema)
@@ -136,7 +138,8 @@ def read(
         if choice is None and schema is not None:
             choice = LabelChoice(schema.label_names, True, "the model")
         data = FORMATS[format].read(loaded, choice, schema)
-        _check_n_features(data, n_features, loaded)
+        if n_features not in (None, data.X.shape[1]):
+            raise loaded.error(f"has {data.X.shape[1]} features; n_features asks for {n_features}.")
     data = data if name is None else replace(data, name=name)
     return data if schema is None else _conformed(data, schema, loaded)
 
@@ -199,13 +202,6 @@ def _format_of(source: Source) -> str:
     return "libsvm" if LIBSVM_START.match(source.content) else "csv"
 
 
-def _refuse_counts(source):
-    counts = COUNTS_START.match(source.content)
-    if counts:
-        what = f"the first line, {counts[1].decode()!r}, counts rows, features and labels, as in files for extreme "
-        raise source.error(f"{what}classification; remove it, and the rest is LIBSVM.", 1)
-
-
 def _conformed(data, schema, source):
     """The data in the schema's order and coding, with a warning of nominal values that the schema doesn't know."""
     conformed = data.conform(schema)
@@ -226,11 +222,6 @@ def _conformed(data, schema, source):
 def _column(data, name):
     column = data.X[:, [data.feature_names.index(name)]]
     return (column.toarray() if sparse.issparse(column) else column).ravel()
-
-
-def _check_n_features(data, n_features, source):
-    if n_features is not None and data.X.shape[1] != n_features:
-        raise source.error(f"has {data.X.shape[1]} features; n_features asks for {n_features}.")
 
 
 def _writer(path, format):

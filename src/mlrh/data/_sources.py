@@ -82,7 +82,9 @@ def load(source: Any) -> Source:
         path = Path(source)
         where, content = str(path), _content_at(path)
     content = _decompressed(content, where)
-    _refuse_packed(content, where)
+    for start, what in PACKED.items():
+        if re.match(start, content):
+            raise DataError(f"{where}: the file {what}.")
     if not content:
         raise DataError(f"{where}: the file is empty.")
     stem, suffix, _ = parts_of(path.name if path else where.strip("<>"))
@@ -106,7 +108,10 @@ def write_texts(texts: Mapping[Path, Iterable[str]]) -> None:
     with writing(*texts) as files:
         for (path, pieces), file in zip(texts.items(), files, strict=True):
             try:
-                _write_pieces(file, pieces, zipped=parts_of(path.name)[2])
+                zipped = parts_of(path.name)[2]
+                # Without a name and a time in its header the same data give the same bytes.
+                with gzip.GzipFile("", "wb", fileobj=file, mtime=0) if zipped else contextlib.nullcontext(file) as out:
+                    out.writelines(piece.encode("utf-8") for piece in pieces)
                 file.flush()
             except OSError as error:
                 raise _not_written(path, error) from error
@@ -126,14 +131,6 @@ def writing(*paths: Path) -> Iterator[list[IO[bytes]]]:
 
 def _not_written(path, error):
     return DataError(f"{path}: can't be written ({_reason(error)}); choose another place.")
-
-
-def _write_pieces(file, pieces, *, zipped):
-    # Without a name and a time in its header the same data give the same bytes.
-    target = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if zipped else contextlib.nullcontext(file)
-    with target as out:
-        for piece in pieces:
-            out.write(piece.encode("utf-8"))
 
 
 def _content_of(file):
@@ -163,12 +160,6 @@ def _decompressed(content, where):
         raise DataError(f"{where}: the gzip file ends too early; copy or download it again.") from error
     except (OSError, zlib.error) as error:
         raise DataError(f"{where}: the gzip file is damaged ({error}); copy or download it again.") from error
-
-
-def _refuse_packed(content, where):
-    for start, what in PACKED.items():
-        if re.match(start, content):
-            raise DataError(f"{where}: the file {what}.")
 
 
 def _reason(error):

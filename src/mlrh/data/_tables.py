@@ -6,7 +6,6 @@ import io
 import json
 import re
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -24,6 +23,7 @@ from mlrh.data._columns import (
     Nominal,
     Numbers,
     check_names,
+    commonest,
     described,
     label_columns,
     number,
@@ -135,7 +135,10 @@ def _records(source, wanted):
         if names is None and record:
             names = _header(record, wanted, source, line)
         elif names is not None and record:
-            rows.append(_of_length(record, len(names), source, line))
+            if len(record) != len(names):
+                what = f"found {len(record)} cells where the header names {len(names)} columns; is it cut?"
+                raise source.error(what, line)
+            rows.append(record)
             lines.append(line)
     if not rows:
         raise source.error("has no rows; a header with the names of the columns and at least one row are needed.")
@@ -164,7 +167,7 @@ def _delimiter(text):
 
 def _header(names, wanted, source, line):
     refuse_unnamed(names, wanted, source, line)
-    if not _all_numbers(names) or (wanted and not wanted.isdisjoint(names)):
+    if not all(map(_is_number, names)) or (wanted and not wanted.isdisjoint(names)):
         return names
     if not all(name.strip().isdigit() for name in names):
         raise source.error("the first line must hold the names of the columns; found numbers only.", line)
@@ -181,12 +184,7 @@ def refuse_unnamed(names, wanted, source, line=None):
         place = next(place for place, name in enumerate(names, 1) if not name.strip())
         raise source.error(f"column {place} has no name; name it or leave it out (pandas: index=False).", line)
     if len(set(names)) < len(names):
-        repeated = Counter(names).most_common(1)[0][0]
-        raise source.error(f"two columns are called {shown(repeated)}; rename one.", line)
-
-
-def _all_numbers(names):
-    return all(_is_number(name) for name in names)
+        raise source.error(f"two columns are called {shown(commonest(names))}; rename one.", line)
 
 
 def _is_number(text):
@@ -195,13 +193,6 @@ def _is_number(text):
     except ValueError:
         return False
     return True
-
-
-def _of_length(record, n_columns, source, line):
-    if len(record) != n_columns:
-        what = f"found {len(record)} cells where the header names {n_columns} columns; is it cut?"
-        raise source.error(what, line)
-    return record
 
 
 def _present(cell):
@@ -378,7 +369,7 @@ def _arrow_feature(column, name, source):
 
 def _arrow_numbers(column, kind, name, source):
     pyarrow, types = _pyarrow("pyarrow"), _pyarrow("pyarrow.types")
-    if not (types.is_boolean(kind) or types.is_null(kind) or types.is_decimal(kind) or _is_numeric(kind, types)):
+    if not (types.is_null(kind) or _is_numeric(kind, types)):
         what = f"column {shown(name)} has the type {kind}; only numbers, booleans and strings are read."
         raise source.error(what)
     if types.is_boolean(kind):
@@ -391,7 +382,7 @@ def _arrow_numbers(column, kind, name, source):
 
 
 def _is_numeric(kind, types):
-    return types.is_integer(kind) or types.is_floating(kind)
+    return types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
 
 
 def _arrow_nominal(column):
@@ -411,7 +402,7 @@ def _arrow_labels(column, name, source):
     """0 and 1 of a label column."""
     types = _pyarrow("pyarrow.types")
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-    if types.is_boolean(kind) or _is_numeric(kind, types) or types.is_decimal(kind):
+    if _is_numeric(kind, types):
         values = _arrow_numbers(column, kind, name, source)
         cells = ["" if value != value else str(value) for value in values.tolist()]
     else:

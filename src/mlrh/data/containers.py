@@ -96,9 +96,8 @@ class MultilabelData:
         X = self.X[:, [position[name] for name in schema.feature_names]]
         for column, name in enumerate(schema.feature_names):
             own, wanted = self.categories.get(name), schema.categories.get(name)
-            if own == wanted:
-                continue
-            X = _recoded(X, column, own, wanted, f"{self.name}: feature {name!r}")
+            if own != wanted:
+                X = _recoded(X, column, own, wanted, f"{self.name}: feature {name!r}")
         return replace(self, X=X, feature_names=schema.feature_names, categories=dict(schema.categories))
 
     def __repr__(self):

@@ -132,18 +132,17 @@ def _svm(name, wrap, cost):
     """Family of support vector machines behind a wrapper such as OneVsRestClassifier."""
 
     def outcomes(rows, grid, settings=None):
-        setting = settings[0] if settings else _chosen_svm(wrap, rows, grid)
+        if settings:
+            setting = settings[0]
+        else:
+            scores = [svm_scores(wrap, rows.X, rows.Y, split, grid, rows.gamma_unit) for split in rows.inner]
+            gamma, C = best_index(np.array(scores))
+            setting = {"C": grid["C"][C], "gamma": grid["gamma"][gamma]}
         model, fit_seconds = _timed(wrap(SVC(**_absolute(setting, rows))).fit, rows.X, rows.Y)
         predicted, predict_seconds = _timed(model.predict, rows.X_test)
         return {name: Outcome(np.asarray(predicted), None, None, setting, fit_seconds, predict_seconds)}
 
     return Family((name,), "rbf", outcomes, cost)
-
-
-def _chosen_svm(wrap, rows, grid):
-    scores = np.array([svm_scores(wrap, rows.X, rows.Y, split, grid, rows.gamma_unit) for split in rows.inner])
-    gamma, C = best_index(scores)
-    return {"C": grid["C"][C], "gamma": grid["gamma"][gamma]}
 
 
 def svm_scores(wrap, X, Y, split, grid, unit) -> np.ndarray:

@@ -228,12 +228,9 @@ def _reliability_figures(name, methods):
     series = [(method, points) for method, points in series if points]
     if series:
         svg = plots.reliability_plot(series[:MAX_SERIES], title=f"reliability of set probabilities: {name}")
+        caption = f"How often the predicted set of {escaped(name)} is right, by the probability the method gave it."
         others = ", ".join(method for method, _ in series[MAX_SERIES:])
-        more = f" Not drawn: {others}." if others else ""
-        caption = (
-            f"How often the predicted set of {escaped(name)} is right, by the probability the method gave it.{more}"
-        )
-        yield Figure(svg, caption)
+        yield Figure(svg, f"{caption} Not drawn: {others}." if others else caption)
 
 
 def _size_figure(name, methods):
@@ -306,24 +303,20 @@ def _by_dataset(records):
 
 def _seed_means(records, metric):
     """Spread over seeds of the mean over folds."""
-    by_seed: dict[int, list[float]] = {}
+    by_seed: dict[int, list[float]] = defaultdict(list)
     for (seed, _), record in records.items():
-        by_seed.setdefault(seed, []).append(record["metrics"][metric])
+        by_seed[seed].append(record["metrics"][metric])
     return spread([np.mean(found) for found in by_seed.values()])
 
 
 def _beside_published(own, published, factor, decimals, *, is_best=False):
     """Three cells: ours, the paper's, the difference."""
     cell = _written(own, factor, decimals, is_best=is_best)
-    if published is None or own is None:
-        return [cell, "" if published is None else f"{published:.{_digits(decimals)}f}", ""]
-    printed = _digits(decimals)
-    return [cell, f"{published:.{printed}f}", f"{factor * own.mean - published:+.{printed}f}"]
-
-
-def _digits(decimals):
-    """Decimals of the paper's figures: two of a percentage, three of a loss."""
-    return 2 if decimals == 2 else 3
+    if published is None:
+        return [cell, "", ""]
+    printed = min(decimals, 3)  # decimals of the paper's figures: two of a percentage, three of a loss
+    difference = "" if own is None else f"{factor * own.mean - published:+.{printed}f}"
+    return [cell, f"{published:.{printed}f}", difference]
 
 
 def _written(own, factor, decimals, *, is_best=False):
@@ -388,15 +381,13 @@ NAMED_SETS = {(1, 0): "{1}", (0, 1): "{2}", (1, 1): "{1, 2}"}
 
 def exponential_scheme(y, h, scores) -> float:
     """prod_k h_k^y_k exp(h_k s_k), with 0^0 = 1: the joint weight of labels and hidden variables in section 3.2."""
-    return float(np.prod([float(h_k) ** y_k * np.exp(h_k * s) for y_k, h_k, s in zip(y, h, scores, strict=True)]))
+    return float(np.prod(np.asarray(h, float) ** y * np.exp(np.multiply(h, scores))))
 
 
 def multiplication_scheme(y, h, scores) -> float:
     """prod_k (r_k + 1) / 2 exp(h_k s_k), r_k = (2 h_k - 1)(2 y_k - 1): the joint weight that replaces it."""
-    factors = [
-        ((2 * h_k - 1) * (2 * y_k - 1) + 1) / 2 * np.exp(h_k * s) for y_k, h_k, s in zip(y, h, scores, strict=True)
-    ]
-    return float(np.prod(factors))
+    y, h = np.asarray(y), np.asarray(h)
+    return float(np.prod(((2 * h - 1) * (2 * y - 1) + 1) / 2 * np.exp(h * scores)))
 
 
 def hidden_variable_tables() -> tuple[Table, Table]:
@@ -483,10 +474,8 @@ def paired(of: dict, minus: dict, name: str) -> Difference | None:
     mean, n = float(differences.mean()), len(differences)
     ratio = float(np.mean([_test_share(of[fold]) for fold in shared]))
     half = float(stats.t.ppf(0.975, n - 1) * differences.std(ddof=1) * np.sqrt(1 / n + ratio))
-    signs = np.sign(differences)
-    return Difference(
-        mean, mean - half, mean + half, (int((signs > 0).sum()), int((signs == 0).sum()), int((signs < 0).sum()))
-    )
+    higher, lower = int((differences > 0).sum()), int((differences < 0).sum())
+    return Difference(mean, mean - half, mean + half, (higher, n - higher - lower, lower))
 
 
 def _test_share(record):

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from mlrh._style import colour
 
@@ -103,7 +103,8 @@ def size_plot(sizes, series, *, title):
     highest = max(share for _, shares in series for share in shares) or 1.0
     up = _Scale(0, highest * 1.04, top + 22 + 220, top + 22)
     across = _Scale(0, len(sizes), 56, WIDTH - MARGIN)
-    parts += _horizontal_grid(up, across, _ticks(0, highest * 1.04, 5), percent=True)
+    ticks = [(share, f"{round(100 * share, 10):g} %") for share, _ in _ticks(0, highest * 1.04, 5)]
+    parts += _horizontal_grid(up, across, ticks)
     group = across(1) - across(0)
     bar = group * 0.8 / len(series)
     for place, (name, shares) in enumerate(series):
@@ -175,10 +176,6 @@ def _best(means, higher_is_better):
     return _number(max(means) if higher_is_better else min(means)) if means else None
 
 
-def _clipped(share):
-    return min(1.0, max(0.0, share))
-
-
 # Scales and ticks
 
 
@@ -194,7 +191,7 @@ class _Scale:
     def __call__(self, value):
         # Halves, because the difference of two large numbers can overflow.
         share = (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
-        return self.start + _clipped(share) * (self.stop - self.start)
+        return self.start + min(1.0, max(0.0, share)) * (self.stop - self.start)
 
 
 def _padded(values):
@@ -234,9 +231,7 @@ def _ticks_with_room(scale):
 
 def _decades(logs):
     """Whole powers of ten around the logarithms."""
-    if not logs:
-        return [0, 1]
-    low, high = math.floor(min(logs)), math.ceil(max(logs))
+    low, high = math.floor(min(logs, default=0)), math.ceil(max(logs, default=1))
     return list(range(low, max(high, low + 1) + 1))
 
 
@@ -262,13 +257,7 @@ def _descent_point(iteration, log, across, up, *, floor):
 
 def _runs(points):
     """The points without the gaps, as one list for each unbroken stretch."""
-    runs: list[list] = [[]]
-    for point in points:
-        if point is None:
-            runs.append([])
-        else:
-            runs[-1].append(point)
-    return [run for run in runs if run]
+    return [list(run) for is_gap, run in groupby(points, key=lambda point: point is None) if not is_gap]
 
 
 def _thinned(points):
@@ -285,8 +274,7 @@ def _thinned(points):
 
 def _head(title, legend):
     """Title and legend, and where the plot below them starts."""
-    parts = []
-    top = 20
+    parts, top = [], 20
     for line in _wrapped(one_line(title), WIDTH - 2 * MARGIN, 3, bold=True):
         parts.append(_text(MARGIN, top, line, font_weight="bold"))
         top += LINE
@@ -349,22 +337,23 @@ def _swatch(name):
 
 
 def _vertical_grid(scale, top, bottom):
-    parts = []
-    for value, label in _ticks_with_room(scale):
-        x, half = scale(value), _width(label) / 2
-        parts.append(_line(x, top, x, bottom, stroke=colour("line")))
-        parts.append(_text(min(x, WIDTH - half), bottom + 20, label, anchor="middle", fill="muted"))
-    return parts
+    return [part for value, label in _ticks_with_room(scale) for part in _upright(scale(value), top, bottom, label)]
 
 
-def _horizontal_grid(up, across, ticks, percent=False):
-    parts = []
-    for value, label in ticks:
-        y = up(value)
-        label = f"{round(100 * value, 10):g} %" if percent else label
-        parts.append(_line(across.start, y, across.stop, y, stroke=colour("line")))
-        parts.append(_text(across.start - 8, y + 5, _fit(label, across.start - 8), anchor="end", fill="muted"))
-    return parts
+def _upright(x, top, bottom, label):
+    """A vertical line with a label below, moved aside where it would leave the plot."""
+    text = _text(min(x, WIDTH - _width(label) / 2), bottom + 20, label, anchor="middle", fill="muted")
+    return [_line(x, top, x, bottom, stroke=colour("line")), text]
+
+
+def _horizontal_grid(up, across, ticks):
+    return [part for value, label in ticks for part in _level(up(value), across, label, stroke=colour("line"))]
+
+
+def _level(y, across, label, **look):
+    """A horizontal line with a label at its left."""
+    text = _text(across.start - 8, y + 5, _fit(label, across.start - 8), anchor="end", fill="muted")
+    return [_line(across.start, y, across.stop, y, **look), text]
 
 
 def _below(scale, y, text, fill="muted"):
@@ -388,19 +377,12 @@ def _size_labels(sizes, across, y):
 
 
 def _descent_grid(decades, across, up, *, floor, longest):
-    every = math.ceil(len(decades) / 7)
-    parts = []
-    for decade in decades[::-1][::every]:
-        parts.append(_line(across.start, up(decade), across.stop, up(decade), stroke=colour("line")))
-        label = "10" + str(decade).translate(_SUPERSCRIPT)
-        parts.append(_text(across.start - 8, up(decade) + 5, label, anchor="end", fill="muted"))
-    parts.append(_line(across.start, floor, across.stop, floor, stroke=colour("muted"), stroke_dasharray="5 4"))
-    parts.append(_text(across.start - 8, floor + 5, "best", anchor="end", fill="muted"))
+    shown = decades[:: -math.ceil(len(decades) / 7)]
+    parts = _horizontal_grid(up, across, [(decade, "10" + str(decade).translate(_SUPERSCRIPT)) for decade in shown])
+    parts += _level(floor, across, "best", stroke=colour("muted"), stroke_dasharray="5 4")
     powers = [10**power for power in range(math.floor(math.log10(longest)) + 1)]
     for iteration in [0, *powers]:
-        x = across(math.log1p(iteration))
-        parts.append(_line(x, up.stop, x, floor, stroke=colour("line")))
-        parts.append(_text(x, floor + 20, str(iteration), anchor="middle", fill="muted"))
+        parts += _upright(across(math.log1p(iteration)), up.stop, floor, str(iteration))
     return parts
 
 
@@ -526,12 +508,10 @@ def _moved(x, y):
 
 def _element(tag, /, *children, **attributes):
     """One element; children are markup already, attributes are escaped here."""
-    written = "".join(f' {_attribute(key)}="{escape(_short(value))}"' for key, value in attributes.items())
+    names = [key.rstrip("_").replace("_", "-") for key in attributes]
+    pairs = zip(names, attributes.values(), strict=True)
+    written = "".join(f' {name}="{escape(_short(value))}"' for name, value in pairs)
     return f"<{tag}{written}>{''.join(children)}</{tag}>"
-
-
-def _attribute(key):
-    return key.rstrip("_").replace("_", "-")
 
 
 def _short(value):

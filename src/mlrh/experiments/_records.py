@@ -30,7 +30,7 @@ class RecordFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
             raise FileExistsError(f"{self.path.parent} is a file; name a folder for the records.") from error
-        self._file = open(self.path, "a+b")  # noqa: SIM115  closed by close()
+        self._file = open(self.path, "ab")  # noqa: SIM115  closed by close()
         try:
             _lock(self._file)
         except BlockingIOError:
@@ -38,7 +38,9 @@ class RecordFile:
             raise BlockingIOError(
                 f"Another run is writing to {self.path}; wait for it or name another folder."
             ) from None
-        self.records = self._recover()
+        content = self.path.read_bytes()
+        self._file.truncate(content.rfind(b"\n") + 1)
+        self.records = read_records(self.path)
         self._keys = {key_of(record) for record in self.records}
 
     def __enter__(self):
@@ -64,16 +66,6 @@ class RecordFile:
         os.fsync(self._file.fileno())
         self.records += new
         self._keys.update(key_of(record) for record in new)
-
-    def _recover(self):
-        """The complete records; bytes after the last complete line are cut off."""
-        self._file.seek(0)
-        content = self._file.read()
-        end = content.rfind(b"\n") + 1
-        if end < len(content):
-            self._file.truncate(end)
-        self._file.seek(0, os.SEEK_END)
-        return [_parse(line, self.path, number) for number, line in enumerate(content[:end].splitlines(), start=1)]
 
 
 def read_records(path: Path) -> list[dict]:

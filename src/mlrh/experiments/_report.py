@@ -5,7 +5,6 @@ lines may hold `code`, **bold** and [text](url); text from outside goes into the
 """
 
 import re
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
@@ -109,7 +108,7 @@ def _markdown_heading(level, title):
 
 def _markdown_table(table):
     lines = [[_markdown_cell(cell) for cell in row] for row in (table.columns, *table.rows)]
-    widths = [max(3, *(_columns_of(line[place]) for line in lines)) for place in range(len(table.columns))]
+    widths = [max(3, *(cell_len(line[place]) for line in lines)) for place in range(len(table.columns))]
     rule = [":" + "-" * (width - 1) if place == 0 else "-" * (width - 1) + ":" for place, width in enumerate(widths)]
     padded = [_padded(line, widths) for line in lines]
     rows = [f"| {' | '.join(line)} |" for line in (padded[0], rule, *padded[1:])]
@@ -124,14 +123,8 @@ def _markdown_cell(cell):
 
 
 def _padded(cells, widths):
-    gaps = [" " * (width - _columns_of(cell)) for cell, width in zip(cells, widths, strict=True)]
+    gaps = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
     return [cell + gap if place == 0 else gap + cell for place, (cell, gap) in enumerate(zip(cells, gaps, strict=True))]
-
-
-def _columns_of(text):
-    """Columns that the text takes in a font of fixed width."""
-    wide = [2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text]
-    return sum(0 if unicodedata.combining(character) else n for character, n in zip(text, wide, strict=True))
 
 
 def _markdown_paragraph(text):
@@ -226,18 +219,16 @@ def _html_table(table):
     heading = f"<h3>{title}</h3>\n" if title else ""
     names = [escape(_lines(name)).replace("\n", "<br>") for name in table.columns]
     head = _html_name(names[0], "col") + "".join(f'<th scope="col">{name}</th>' for name in names[1:])
-    rows = "".join(f"<tr>{_html_row(row)}</tr>\n" for row in table.rows)
+    rows = ""
+    for row in table.rows:
+        name, *cells = map(_html_cell, row)
+        rows += f"<tr>{_html_name(name, 'row')}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>\n"
     # A box that scrolls must be reachable by keyboard, and then it needs a name.
     label = title or "Table"
     scroll = f'<div class="scroll" role="region" tabindex="0" aria-label="{label}">'
     notes = "".join(f'<p class="note">{_marked(note, _HTML)}</p>\n' for note in table.notes)
     body = f"<table>\n<thead>\n<tr>{head}</tr>\n</thead>\n<tbody>\n{rows}</tbody>\n</table>"
     return f"{heading}{scroll}\n{body}\n</div>\n{notes}"
-
-
-def _html_row(row):
-    cells = [_html_cell(cell) for cell in row]
-    return _html_name(cells[0], "row") + "".join(f"<td>{cell}</td>" for cell in cells[1:])
 
 
 def _html_name(written, scope):
@@ -285,9 +276,10 @@ def _print_paragraph(text, console):
 
 def _print_table(table, console):
     """The table, in several parts that repeat the first column where it is wider than the console."""
-    cells = [[_rich_cell(cell) for cell in row] for row in table.rows]
+    cells = [[Text(text, style="bold" if best else "") for text, best in map(_cell, row)] for row in table.rows]
     head = [Text(_lines(name), style="bold") for name in table.columns]
-    widths = [max(_rich_width(row[place]) for row in (head, *cells)) for place in range(len(head))]
+    columns = zip(head, *cells, strict=True)
+    widths = [max(cell_len(line) for text in column for line in text.plain.split("\n")) for column in columns]
     console.print()
     if table.title:
         console.print(Text(one_line(table.title), style="bold"))
@@ -322,22 +314,8 @@ def _column_parts(widths, room):
     return parts, max(1, first)
 
 
-def _rich_width(text):
-    return max((cell_len(line) for line in text.plain.split("\n")), default=0)
-
-
-def _rich_cell(cell):
-    text, best = _cell(cell)
-    return Text(text, style="bold" if best else "")
-
-
 def _rich_text(text, style=""):
     return Text.assemble(_marked(text, _TERMINAL), style=style)
-
-
-def _styled(style):
-    """A function that lays the style over a text."""
-    return lambda text: Text.assemble(text, style=style)
 
 
 # Text with marks
@@ -416,7 +394,7 @@ _HTML = _Writer(
 _TERMINAL = _Writer(
     text=Text,
     code=lambda text: Text(text, style="cyan"),
-    bold=_styled("bold"),
+    bold=lambda text: Text.assemble(text, style="bold"),
     link=lambda text, url: Text.assemble(text, style=Style(underline=True, link=url)),
     join=lambda pieces: Text.assemble(*pieces),
 )

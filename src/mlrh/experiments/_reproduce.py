@@ -87,14 +87,8 @@ class _Run:
 
     def records_of(self, stage, tasks):
         """The records of the tasks, computed where the file lacks them."""
-        self.failures += run(
-            tasks,
-            self.datasets,
-            self.profile,
-            file=self.file,
-            n_jobs=self.n_jobs,
-            report=lambda progress: self.report(stage, progress),
-        )
+        tell = partial(self.report, stage)
+        self.failures += run(tasks, self.datasets, self.profile, file=self.file, n_jobs=self.n_jobs, report=tell)
         keys = {key for task in tasks for key in task.keys}
         return [record for record in self.file.records if key_of(record) in keys]
 
@@ -112,7 +106,7 @@ def reproduce(datasets, profile, folder, *, left=(), n_jobs=None, report=lambda 
     n_jobs : int, default all cores
     report : function (stage, Progress), told of every step
     """
-    small, names = multiclass_datasets(), [dataset.name for dataset in datasets]
+    small = multiclass_datasets()
     everything = {dataset.name: dataset for dataset in [*datasets, *small]}
     with RecordFile(Path(folder) / "records.jsonl") as file:
         work = _Run(file, everything, profile, n_jobs, report)
@@ -136,7 +130,8 @@ def reproduce(datasets, profile, folder, *, left=(), n_jobs=None, report=lambda 
     )
     if len(programs) < len(PROGRAMS):
         left = (*left, "statsmodels in Table 5 is not installed; run: pip install statsmodels")
-    options = "".join(f" --data {dataset.name}" for dataset in datasets) if names != list(PAPER_SETS) else ""
+    options = "".join(f" --data {dataset.name}" for dataset in datasets)
+    options = "" if options == "".join(f" --data {name}" for name in PAPER_SETS) else options
     command = f"mlrh reproduce{' --full' if profile.name == 'full' else ''}{options}"
     summary = (
         "The tables of A Hidden Variables Approach to Multilabel Logistic Regression (Jaemoon Lee and Hoda Shajari), "

@@ -107,13 +107,8 @@ def make_session(model, X, *, label_names=None, feature_names=None, output=None)
         features=parts.features,
         keep=None if store is None else store.keep,
     )
-    return session, {"name": parts.name, **_about_file(store)}
-
-
-def _about_file(store):
-    if store is None:
-        return {"output": None, "n_resumed": 0, "n_unsure": 0}
-    return {"output": str(store.path), "n_resumed": store.n_decided, "n_unsure": store.n_unsure}
+    about = (None, 0, 0) if store is None else (str(store.path), store.n_decided, store.n_unsure)
+    return session, {"name": parts.name, **dict(zip(("output", "n_resumed", "n_unsure"), about, strict=True))}
 
 
 def run_page(session, about, *, port, open_browser, tell) -> None:
@@ -178,14 +173,8 @@ def _of_model(model, data, feature_names):
         raise ValueError(f"A Model takes a MultilabelData or a DataFrame as X; got {type(data).__name__}.")
     shown = data.conform(model.schema)
     columns = shown.X, shown.feature_names, shown.categories
-    return _Parts(
-        model.distribution(data),
-        model.classifier,
-        Features(*columns),
-        Fingerprints(*columns),
-        model.schema.label_names,
-        data.name,
-    )
+    described = Features(*columns), Fingerprints(*columns), model.schema.label_names, data.name
+    return _Parts(model.distribution(data), model.classifier, *described)
 
 
 def _of_classifier(classifier, X, feature_names):
@@ -286,16 +275,11 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "mlrh", ""
     timeout = SECONDS
 
-    def do_GET(self):
-        self._answer(self._get)
-
-    def do_POST(self):
-        self._answer(self._post)
-
     def __getattr__(self, name):
-        # http.server looks for do_PUT and the like; whatever the method, it is refused in our words.
+        # http.server looks for do_GET, do_PUT and the like; other methods than two are refused in our words.
         if name.startswith("do_"):
-            return lambda: self._answer(self._refuse_method)
+            work = {"do_GET": self._get, "do_POST": self._post}.get(name, self._refuse_method)
+            return lambda: self._answer(work)
         raise AttributeError(name)
 
     def _answer(self, work: Callable):
@@ -418,11 +402,9 @@ def _json(answer):
 def _pages():
     """The page's files by their addresses: type and content. The style is the report's, and then its own."""
     folder = files("mlrh.web")
+    page, script, style = (folder.joinpath(f"page.{suffix}").read_bytes() for suffix in ("html", "js", "css"))
     return {
-        "/": ("text/html; charset=utf-8", folder.joinpath("page.html").read_bytes()),
-        "/page.js": ("text/javascript; charset=utf-8", folder.joinpath("page.js").read_bytes()),
-        "/page.css": (
-            "text/css; charset=utf-8",
-            page_css().encode() + folder.joinpath("page.css").read_bytes(),
-        ),
+        "/": ("text/html; charset=utf-8", page),
+        "/page.js": ("text/javascript; charset=utf-8", script),
+        "/page.css": ("text/css; charset=utf-8", page_css().encode() + style),
     }

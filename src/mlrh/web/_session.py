@@ -102,9 +102,8 @@ class Session:
         A ValueError, and no change, if no set of the label space fits.
         """
         with self.lock:
-            index, place = self._checked_row(row), self._checked_label(label)
-            values = self._known[index].copy()
-            values[place] = _checked_value(value)
+            values = self._known[index := self._checked_row(row)].copy()
+            values[self._checked_label(label)] = _checked_value(value)
             conflict = self._conflict(values)
             if conflict:
                 raise ValueError(f"{label} can't be {WORDS[value]}: {conflict}; set another label to open first.")
@@ -201,10 +200,7 @@ class Session:
     def _labels(self, index, marginals, marginals_before):
         known = [None if value == UNKNOWN else value for value in self._known[index].tolist()]
         columns = zip(self._names, known, marginals.tolist(), marginals_before.tolist(), strict=True)
-        return [
-            {"name": name, "known": value, "marginal": marginal, "before": before}
-            for name, value, marginal, before in columns
-        ]
+        return [dict(zip(("name", "known", "marginal", "before"), column, strict=True)) for column in columns]
 
     def _brief(self, index, marginals, marginals_before, best):
         """Labels to show at first, by their probability before any decision, so that a click moves no line."""
@@ -235,7 +231,7 @@ class Session:
             return f"a label set of this model has at least {_counted(smallest)}, and only {n_left} would be left"
         present, absent = self._names_of(values == 1), self._names_of(values == 0)
         without = f" without {listed(absent)}" if absent else ""
-        return f"no label set that this model knows {_held(present)}{without}"
+        return f"no label set that this model knows {f'holds {listed(present)}' if present else 'is left'}{without}"
 
     def _checked_row(self, row):
         n_rows = len(self._known)
@@ -290,10 +286,6 @@ def _counted(n):
     return f"{n} label{'' if n == 1 else 's'}"
 
 
-def _held(names):
-    return f"holds {listed(names)}" if names else "is left"
-
-
 def _short(value):
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
@@ -321,7 +313,10 @@ class Features:
     def __init__(self, X, names: Sequence[str], categories: Mapping[str, Sequence[str]] | None = None):
         self._X: Any = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X, np.float64)
         self._names, self._categories = names, categories or {}
-        self._mean, self._deviation = _moments(self._X)
+        found = StandardScaler(with_mean=False).fit(self._X)  # the mean is found all the same, sparse rows stay sparse
+        # The deviation is 0 where it is a rounding error.
+        self._mean = found.mean_
+        self._deviation = np.sqrt(np.where(found.var_ > 1e-12 * found.mean_**2, found.var_, 0.0))
 
     def __call__(self, index: int) -> list[dict[str, Any]]:
         """At most SHOWN features of a row: name, value in words, and deviation (None where the column is constant)."""
@@ -350,22 +345,11 @@ class Features:
     def _in_deviations(self, column, value):
         mean, deviation = self._mean[column], self._deviation[column]
         if self._names[column] in self._categories:
-            share = self._share(column, value)
+            codes = self._X[:, [column]]
+            share = float(((codes.toarray() if sparse.issparse(codes) else codes) == value).mean())
             mean, deviation, value = share, np.sqrt(share * (1 - share)), 1.0
         return (value - mean) / deviation if deviation > 0 else np.nan
-
-    def _share(self, column, value):
-        """Share of the rows with that value."""
-        values = self._X[:, [column]]
-        values = values.toarray() if sparse.issparse(values) else values
-        return float((values == value).mean())
 
     def _in_words(self, column, value):
         words = self._categories.get(self._names[column])
         return f"{value:.4g}" if words is None else str(words[int(value)])
-
-
-def _moments(X):
-    """Mean and standard deviation of each column over what is not missing; 0 where it is a rounding error."""
-    found = StandardScaler(with_mean=False).fit(X)  # the mean is found all the same, and sparse rows stay sparse
-    return found.mean_, np.sqrt(np.where(found.var_ > 1e-12 * found.mean_**2, found.var_, 0.0))

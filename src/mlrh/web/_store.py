@@ -18,7 +18,7 @@ import numpy as np
 from scipy import sparse
 
 from mlrh.data._sources import Source, load, parts_of, shown, writing
-from mlrh.data.containers import DataError
+from mlrh.data.containers import DataError, listed
 
 FINGERPRINT = "row_fingerprint"
 VALUES = {"1": 1.0, "0": 0.0, "": np.nan, "1.0": 1.0, "0.0": 0.0}  # 1.0 and 0.0: pandas writes them so
@@ -150,16 +150,8 @@ def _check_names(path, names):
     for name in names:
         if name == FINGERPRINT:
             raise DataError(f"{path}: no label can be called {FINGERPRINT}, which tells rows apart; rename it.")
-        if "\0" in name or not _is_utf8(name):
+        if "\0" in name or name.encode(errors="ignore").decode() != name:  # half of a pair of surrogates
             raise DataError(f"{path}: the label {shown(name)} holds what a CSV file can't; rename it.")
-
-
-def _is_utf8(name):
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # half of a pair of surrogates
-        return False
-    return True
 
 
 def _read(source: Source, n_rows, label_names) -> _Found:
@@ -169,10 +161,14 @@ def _read(source: Source, n_rows, label_names) -> _Found:
     line, header = records[0]
     place = header.index(FINGERPRINT) if FINGERPRINT in header else None
     header = _without(header, place)
-    _check_header(source, line, header, label_names)
+    wanted = "row and one column per label" if label_names is None else f"row and the labels {_few(label_names)}"
+    if header[0] != "row" or len(header) < 2 or (label_names is not None and header[1:] != list(label_names)):
+        raise source.error(f"the columns must be {wanted}; found {_few(header)}. Choose another file.", line)
     known, fingerprints, seen = np.full((n_rows, len(header) - 1), np.nan), {}, set()
     for line, record in records[1:]:
-        _check_length(source, line, record, header, place)
+        if len(record) != len(records[0][1]):
+            what = f"found {len(record)} cells where the header names {len(records[0][1])} columns."
+            raise source.error(what, line)
         row, values = _decisions(source, line, _without(record, place), header)
         if not 1 <= row <= n_rows or row in seen:
             rule = f"rows must be different numbers from 1 to {n_rows}, the rows there are"
@@ -197,21 +193,8 @@ def _records(source):
     return records
 
 
-def _check_header(source, line, header, label_names):
-    wanted = "row and one column per label" if label_names is None else f"row and the labels {_few(label_names)}"
-    is_right = header[0] == "row" and len(header) > 1 and (label_names is None or header[1:] == list(label_names))
-    if not is_right:
-        raise source.error(f"the columns must be {wanted}; found {_few(header)}. Choose another file.", line)
-
-
 def _without(cells, place):
     return cells if place is None else cells[:place] + cells[place + 1 :]
-
-
-def _check_length(source, line, record, header, place):
-    n_columns = len(header) + (place is not None)
-    if len(record) != n_columns:
-        raise source.error(f"found {len(record)} cells where the header names {n_columns} columns.", line)
 
 
 def _decisions(source, line, record, header):
@@ -233,7 +216,7 @@ def _line(cells):
 
 
 def _few(names):
-    return ", ".join(map(shown, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return listed(list(map(shown, names)), most=4)
 
 
 # Whether a row is the same row again
