@@ -391,8 +391,7 @@ def _fitted(candidate, data, decision, notes):
         "gamma_units": candidate.gamma,
         "label_space": candidate.label_space,
         "size_bias": candidate.size_bias,
-        "min_labels": classifier.min_labels_,
-        "max_labels": classifier.max_labels_,
+        **dict(zip(("min_labels", "max_labels"), classifier.label_space_.sizes(), strict=True)),
         "decision": decision,
         "scaling": "max_abs" if sparse.issparse(data.X) else "standard",
     }

@@ -243,7 +243,7 @@ def described_choice(model: Any) -> dict[str, str]:
         scores = f"RBF kernel, C = {settings['C']:g}, {gamma}"
     return {
         "scores": scores,
-        "label space": _described_space(model.classifier, settings),
+        "label space": model.classifier.label_space_.describe(),
         "features": _described_features(model.schema, settings),
         "decision": DECISIONS[settings["decision"]],
     }
@@ -276,15 +276,6 @@ def _numbers(*headers):
     for column in table.columns[1:]:
         column.justify = "right"
     return table
-
-
-def _described_space(classifier, settings):
-    smallest, largest = settings["min_labels"], settings["max_labels"]
-    sizes = f"{smallest} to {largest} labels" if smallest < largest else _counted(smallest, "label")
-    if settings["label_space"] == "observed":
-        return f"observed: {_counted(len(classifier.sets_), 'set')} of {sizes}, each with a bias"
-    bias = ", with a bias per size" if settings["size_bias"] else ""
-    return f"cardinality: all sets of {sizes}{bias}"
 
 
 def _described_features(schema, settings):

@@ -346,11 +346,12 @@ class _Part:
         log P(y) = s(y)/T - log Z, and the entropy is log Z - E[s]/T.
         """
         tempered, weights = self.answers.distribution.temper(temperature), self.weights[self.inside]
+        entropies = tempered.entropy()
         log_prob, entropy = (
             temperature * float(weights @ values[self.inside].astype(np.float64))
-            for values in (tempered.log_prob(self.truth), tempered.entropy())
+            for values in (tempered.log_prob(self.truth), entropies)
         )
-        return log_prob + entropy, 10 * np.finfo(tempered.scores.dtype).eps * (entropy - log_prob)
+        return log_prob + entropy, 10 * np.finfo(entropies.dtype).eps * (entropy - log_prob)
 
 
 @dataclass(frozen=True, eq=False)

@@ -91,6 +91,10 @@ class LabelSpace(ABC):
         """Attributes that a fitted classifier takes over from the space, by name."""
         return {"bias_": self.bias} if self.learns_bias else {}
 
+    def describe(self) -> str:
+        """The space in a few words, for people."""
+        return type(self).__name__
+
     # Knowledge of some labels.
 
     def given(self, known) -> "LabelSpace":
@@ -405,6 +409,16 @@ class LabelSetDistribution:
     def shape(self) -> tuple[int, int]:
         """(n_samples, n_labels)."""
         return self.scores.shape
+
+    def take(self, rows) -> "LabelSetDistribution":
+        """The distribution of some rows, given by numbers, a mask or a slice."""
+        known = self.space.known
+        space = self.space if known is None else self.space._without_knowledge().given(known[rows])
+        return LabelSetDistribution(space, self.scores[rows])
+
+    def fits(self, known) -> np.ndarray:
+        """Whether what is known of each row leaves a possible set, known as for `condition` -> (n_samples,)."""
+        return self.space.fits(as_known(known, self.scores.shape))
 
     def log_partition(self) -> np.ndarray:
         """Logarithm of the normalising sum Z, (n_samples,); after `condition`, over the sets that are left."""

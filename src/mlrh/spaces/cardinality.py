@@ -86,6 +86,10 @@ class CardinalitySpace(LabelSpace):
         # The array must be there: a file without it could ask for any amount of memory.
         return cls(**{**values, "size_bias": np.asarray(values["size_bias"], np.float64)})
 
+    def describe(self):
+        bias = ", with a bias per size" if self.learns_bias else ""
+        return f"cardinality: all sets of {sizes_in_words(*self.sizes())}{bias}"
+
     def fitted_attributes(self):
         return {"min_labels_": self.min_labels, "max_labels_": self.max_labels, "size_bias_": self.size_bias}
 
@@ -266,6 +270,13 @@ class CardinalitySpace(LabelSpace):
     def count(self):
         """Number of sets."""
         return sum(comb(self.n_labels, j) for j in range(self.min_labels, self.max_labels + 1))
+
+
+def sizes_in_words(smallest, largest):
+    """Such as "1 to 3 labels", "1 label"."""
+    if smallest < largest:
+        return f"{smallest} to {largest} labels"
+    return "1 label" if smallest == 1 else f"{smallest} labels"
 
 
 @dataclass(frozen=True)
@@ -518,6 +529,9 @@ class ConditionedCardinality(LabelSpace):
 
     def given(self, known):
         return self.space.given(merged(self.known, known))
+
+    def _without_knowledge(self):
+        return self.space
 
     def temper(self, temperature):
         return ConditionedCardinality(self.space.temper(temperature), self.known)

@@ -16,7 +16,7 @@ from mlrh._indicators import UNKNOWN, as_indicator, contradict, merged
 from mlrh._parallel import map_blocks
 from mlrh.spaces._kernels import expected_metrics
 from mlrh.spaces.base import LabelSpace
-from mlrh.spaces.cardinality import training_sizes
+from mlrh.spaces.cardinality import sizes_in_words, training_sizes
 
 
 class ObservedSpace(LabelSpace):
@@ -70,6 +70,10 @@ class ObservedSpace(LabelSpace):
 
     def to_dict(self):
         return {"sets": self.sets, "set_bias": self.set_bias}
+
+    def describe(self):
+        n_sets = f"{self.n_biases} set{'s' if self.n_biases != 1 else ''}"
+        return f"observed: {n_sets} of {sizes_in_words(*self.sizes())}, each with a bias"
 
     def fitted_attributes(self):
         smallest, largest = self.sizes()

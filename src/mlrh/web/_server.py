@@ -95,14 +95,14 @@ def make_session(model, X, *, label_names=None, feature_names=None, output=None)
     """The session of a model's rows, and what the page says of them."""
     parts = (_of_model if hasattr(model, "schema") else _of_classifier)(model, X, feature_names)
     names = [str(label) for label in (parts.label_names if label_names is None else label_names)]
-    n_labels = parts.distribution.scores.shape[1]
+    n_labels = parts.distribution.shape[1]
     if len(names) != n_labels:
         raise ValueError(f"label_names must name the model's {n_labels} labels; got {len(names)} names.")
     store = None if output is None else Store(output, names, parts.fingerprints)
     session = Session(
         parts.distribution,
         names,
-        sizes=(int(parts.classifier.min_labels_), int(parts.classifier.max_labels_)),
+        sizes=parts.distribution.sizes(),
         known=None if store is None else store.known,
         features=parts.features,
         keep=None if store is None else store.keep,
@@ -185,7 +185,7 @@ def _of_classifier(classifier, X, feature_names):
             f"distribution; got {type(classifier).__name__}. Of a pipeline p pass p[-1] and p[:-1].transform(X)."
         )
     distribution = classifier.distribution(X)
-    n_labels, n_features = distribution.scores.shape[1], np.shape(X)[1]
+    n_labels, n_features = distribution.shape[1], np.shape(X)[1]
     if feature_names is None:
         feature_names = getattr(X, "columns", None)
     names = [f"feature {column + 1}" for column in range(n_features)] if feature_names is None else list(feature_names)

@@ -5,7 +5,6 @@ Knows nothing of HTTP or of files. Rows are numbered from 1 and labels go by the
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from threading import RLock
 from typing import Any
 
@@ -56,10 +55,10 @@ class Session:
         keep: Keep | None = None,
     ):
         self._distribution = distribution
-        self._names = _checked_names(label_names, distribution.scores.shape)
+        self._names = _checked_names(label_names, distribution.shape)
         self._index = {name: index for index, name in enumerate(self._names)}
         self._sizes = sizes
-        shape = distribution.scores.shape
+        shape = distribution.shape
         self._known = as_known(np.full(shape, np.nan) if known is None else known, shape)
         self._touched = (self._known != UNKNOWN).any(axis=1)
         self._refuse_impossible_rows()
@@ -153,7 +152,7 @@ class Session:
         self._touched[index] = (values != UNKNOWN).any()
 
     def _before(self, index):
-        return replace(self._distribution, scores=self._distribution.scores[index : index + 1])
+        return self._distribution.take(slice(index, index + 1))
 
     def _now(self, index):
         return self._before(index).condition(_with_nan(self._known[index : index + 1]))
@@ -221,7 +220,8 @@ class Session:
 
     def _conflict(self, values):
         """Why no set of the label space fits what is known of a row, in words; None where one does."""
-        if self._distribution.space.fits(values[None])[0]:
+        known = np.where(values == UNKNOWN, np.nan, values)[None]
+        if self._distribution.take(slice(0, 1)).fits(known)[0]:
             return None
         smallest, largest = self._sizes
         n_present, n_left = np.count_nonzero(values == 1), np.count_nonzero(values != 0)
