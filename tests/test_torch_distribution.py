@@ -1,24 +1,18 @@
 """The distribution in torch: equal to the NumPy side, to the oracle and to enumeration, in all its arithmetics."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import reference
 import torch
 from hypothesis import given, settings
 from scipy import stats
+from test_oracle import ABSOLUTE, CARDINALITY, by_name, largest_bias, log_partition_tolerance
 
 from mlrh import spaces as label_space
 from mlrh.torch import CardinalitySpace
 from mlrh.torch._eager import dispatch
 
-FOLDER = Path(__file__).parent / "oracle"
-ORACLE = json.loads((FOLDER / "cardinality.json").read_text())
-ENUMERATED = [case for case in ORACLE if "sets" in case]
-every_enumerated_case = pytest.mark.parametrize("case", ENUMERATED, ids=[case["name"] for case in ENUMERATED])
-ABSOLUTE = 1e-12
+every_enumerated_case = by_name([case for case in CARDINALITY if "sets" in case])
 SPACES = {  # n_rows, n_labels, min_labels, max_labels, scale of the scores
     "small": (7, 6, 1, 3, 2.0),
     "all-sizes": (5, 9, 0, 9, 3.0),
@@ -77,7 +71,7 @@ def test_answers_equal_those_of_numpy(name, biased, question):
 
 
 ANSWERS = ("log_partition", "marginals", "cardinality_pmf", "mode")
-KNOWN = [(case, answer) for case in ORACLE for answer in ANSWERS if answer != "mode" or case["mode_is_unique"]]
+KNOWN = [(case, answer) for case in CARDINALITY for answer in ANSWERS if answer != "mode" or case["mode_is_unique"]]
 
 
 @pytest.mark.parametrize(("case", "question"), KNOWN, ids=[f"{case['name']}-{answer}" for case, answer in KNOWN])
@@ -290,15 +284,6 @@ def test_a_wrong_question_is_one_sentence(ask, message):
 def distribution(case, repeats=1):
     space = CardinalitySpace(len(case["scores"]), case["min_labels"], case["max_labels"], case["size_bias"])
     return space.distribution(torch.tensor(case["scores"], dtype=torch.float64).repeat(repeats, 1))
-
-
-def log_partition_tolerance(case):
-    in_mode = np.abs(case["scores"]) @ np.array(case["mode"])
-    return ABSOLUTE * max(1, abs(case["log_partition"]), in_mode, largest_bias(case))
-
-
-def largest_bias(case):
-    return 0 if case["size_bias"] is None else np.abs(case["size_bias"]).max()
 
 
 @given(case=reference.cases(reference.SMALL_INTEGERS))

@@ -20,19 +20,19 @@ INDICES = torch.tensor([[0, 3, -1], [-1, 1, -1], [2, 1, 0], [4, -1, -1], [0, 2, 
 SIZE_BIAS = torch.tensor([0.7, 0.3, -0.5, 0.2], dtype=torch.float64)
 
 
-def numpy_loss(logits, sets, min_labels, max_labels, size_bias=None):
+def numpy_distribution(logits, min_labels, max_labels, size_bias=None):
     n_labels = logits.shape[1]
     if size_bias is not None:
         size_bias = np.pad(size_bias.numpy(), (0, n_labels - max_labels))
-    space = label_space.CardinalitySpace(n_labels, min_labels, max_labels, size_bias)
-    return -space.distribution(logits.numpy()).log_prob(sets.numpy())
+    return label_space.CardinalitySpace(n_labels, min_labels, max_labels, size_bias).distribution(logits.numpy())
 
 
 @pytest.mark.parametrize("size_bias", [None, SIZE_BIAS])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64, torch.int8, torch.bool])
 def test_the_loss_equals_that_of_numpy_for_targets_of_any_type(dtype, size_bias):
     losses = mlrh_loss(LOGITS, SETS.to(dtype), max_labels=3, size_bias=size_bias, reduction="none")
-    np.testing.assert_allclose(losses.numpy(), numpy_loss(LOGITS, SETS, 1, 3, size_bias), rtol=0, atol=1e-10)
+    expected = -numpy_distribution(LOGITS, 1, 3, size_bias).log_prob(SETS.numpy())
+    np.testing.assert_allclose(losses.numpy(), expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
@@ -76,7 +76,7 @@ def test_one_label_per_row_gives_cross_entropy():
 def test_the_gradient_is_marginals_minus_targets():
     logits = LOGITS.clone().requires_grad_()
     mlrh_loss(logits, SETS, max_labels=3, reduction="sum").backward()
-    marginals = label_space.CardinalitySpace(5, 1, 3).distribution(LOGITS.numpy()).marginals()
+    marginals = numpy_distribution(LOGITS, 1, 3).marginals()
     np.testing.assert_allclose(logits.grad.numpy(), marginals - SETS.numpy(), rtol=0, atol=1e-12)
 
 
@@ -94,11 +94,17 @@ PARTLY = torch.tensor(
 
 
 @pytest.mark.parametrize("size_bias", [None, SIZE_BIAS])
-def test_unobserved_labels_have_the_probability_of_all_sets_that_agree(size_bias):
-    losses = mlrh_loss(LOGITS, PARTLY, max_labels=3, size_bias=size_bias, reduction="none")
-    bias = None if size_bias is None else np.pad(size_bias.numpy(), (0, 2))
-    d = label_space.CardinalitySpace(5, 1, 3, bias).distribution(LOGITS.numpy())
-    np.testing.assert_allclose(losses.numpy(), -d.log_prob_of_known(PARTLY.numpy()), rtol=0, atol=1e-12)
+@pytest.mark.parametrize("targets", [PARTLY, SETS.double()])
+@pytest.mark.parametrize("can_look", [True, False])
+@pytest.mark.parametrize("unobserved", [None, True])
+def test_unobserved_labels_have_the_probability_of_all_sets_that_agree_announced_or_not(
+    size_bias, targets, can_look, unobserved, monkeypatch
+):
+    if not can_look:
+        monkeypatch.setattr("mlrh.torch._eager.checks.can_look", lambda targets: False)
+    options = {"max_labels": 3, "size_bias": size_bias, "unobserved": unobserved, "reduction": "none"}
+    expected = -numpy_distribution(LOGITS, 1, 3, size_bias).log_prob_of_known(targets.numpy())
+    np.testing.assert_allclose(mlrh_loss(LOGITS, targets, **options).numpy(), expected, rtol=0, atol=1e-12)
 
 
 @given(case=reference.cases(reference.MODERATE))
@@ -111,20 +117,6 @@ def test_unobserved_labels_equal_the_sum_over_all_sets_that_agree(case):
     sizes = {"min_labels": case.min_labels, "max_labels": case.max_labels, "size_bias": bias}
     loss = mlrh_loss(torch.tensor(case.scores)[None], torch.tensor(known)[None], **sizes, unobserved=True)
     assert loss.item() == pytest.approx(-np.log(enumeration.mean(agree)), rel=0, abs=1e-10)
-
-
-def test_unobserved_announced_without_any_changes_nothing():
-    targets = SETS.double()
-    loss = mlrh_loss(LOGITS, targets, max_labels=3, unobserved=True)
-    torch.testing.assert_close(loss, mlrh_loss(LOGITS, targets, max_labels=3), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("size_bias", [None, SIZE_BIAS])
-def test_unobserved_labels_need_no_announcement_where_nobody_may_look(size_bias, monkeypatch):
-    expected = mlrh_loss(LOGITS, PARTLY, max_labels=3, size_bias=size_bias, reduction="none")
-    monkeypatch.setattr("mlrh.torch._eager.checks.can_look", lambda targets: False)
-    found = mlrh_loss(LOGITS, PARTLY, max_labels=3, size_bias=size_bias, reduction="none")
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 def test_unobserved_labels_denied_make_the_loss_nan():
@@ -181,26 +173,20 @@ def test_learned_size_bias_has_the_gradient_of_finite_differences():
         assert loss.size_bias.grad[j].item() == pytest.approx(reference.central_difference(moved), abs=1e-9)
 
 
-def test_size_bias_true_is_a_parameter_of_zeros():
-    loss = MLRHLoss(3, size_bias=True)
-    assert [tuple(parameter.shape) for parameter in loss.parameters()] == [(4,)]
-    torch.testing.assert_close(loss(LOGITS, SETS), MLRHLoss(3)(LOGITS, SETS), rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("size_bias", [None, SIZE_BIAS])
 def test_the_distribution_of_a_loss_is_the_model_that_it_trains(size_bias):
     loss = MLRHLoss(3, size_bias=None if size_bias is None else torch.nn.Parameter(size_bias.clone()), reduction="none")
     d = loss.distribution(LOGITS)
     torch.testing.assert_close(d.log_prob(SETS), -loss(LOGITS, SETS), rtol=0, atol=1e-14)
-    bias = None if size_bias is None else np.pad(size_bias.numpy(), (0, 2))
-    expected = label_space.CardinalitySpace(5, 1, 3, bias).distribution(LOGITS.numpy()).marginals()
+    expected = numpy_distribution(LOGITS, 1, 3, size_bias).marginals()
     np.testing.assert_allclose(d.marginals().detach().numpy(), expected, rtol=0, atol=1e-12)
 
 
-def test_a_size_bias_given_later_is_learned_and_saved_with_the_state():
-    loss = MLRHLoss(3)
+def test_a_size_bias_is_a_parameter_of_zeros_or_given_later_learned_and_saved_with_the_state():
+    loss, other = MLRHLoss(3), MLRHLoss(3, size_bias=True).double()
+    assert [tuple(parameter.shape) for parameter in other.parameters()] == [(4,)]
+    torch.testing.assert_close(other(LOGITS, SETS), loss(LOGITS, SETS), rtol=0, atol=1e-12)
     loss.size_bias = torch.nn.Parameter(SIZE_BIAS.clone())
-    other = MLRHLoss(3, size_bias=torch.nn.Parameter(torch.zeros(4, dtype=torch.float64)))
     other.load_state_dict(loss.state_dict())
     expected = mlrh_loss(LOGITS, SETS, max_labels=3, size_bias=SIZE_BIAS)
     for one in (loss, other, copy.deepcopy(loss)):

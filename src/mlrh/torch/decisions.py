@@ -50,25 +50,18 @@ def decide(distribution, decision="exact_match"):
     raise ValueError(f"decision must be one of {names}, ('top', k) or a function f(tp, fp, fn); got {decision!r}.")
 
 
-def _exact_match(distribution):
-    return distribution.mode()
-
-
 def _hamming(distribution):
     scores = distribution.scores.detach().to(torch.float64)  # in a narrow type 1/2 can't be told from its neighbours
     marginals = distribution.space.distribution(scores).marginals().detach()
     return (marginals > 0.5 * (1 + TIE)).to(torch.int8)
 
 
-def _f1(distribution):
-    return _best(distribution, _f1_of_counts)
-
-
-def _jaccard(distribution):
-    return _best(distribution, _jaccard_of_counts)
-
-
-BY_NAME = {"exact_match": _exact_match, "hamming": _hamming, "f1": _f1, "jaccard": _jaccard}
+BY_NAME = {
+    "exact_match": lambda distribution: distribution.mode(),
+    "hamming": _hamming,
+    "f1": lambda distribution: _best(distribution, _f1_of_counts),
+    "jaccard": lambda distribution: _best(distribution, _jaccard_of_counts),
+}
 
 
 def _f1_of_counts(tp, fp, fn):

@@ -15,8 +15,36 @@ LARGEST_EXPONENT = 2.0**40  # beyond that magnitudes count as equal
 OF_ZERO = -(2**60)  # the exponent of 0: below all others, also after many products
 
 
+class Pair:
+    """Numbers that are two tensors, or two numbers, of one shape: what they do part by part."""
+
+    def parts(self):
+        return tuple(vars(self).values())
+
+    @property
+    def shape(self):
+        return self.parts()[0].shape
+
+    def __getitem__(self, index):
+        return type(self)(*(part[index] for part in self.parts()))
+
+    def __len__(self):
+        return len(self.parts()[0])
+
+    def copy_(self, other):
+        """Take the values of others, in place."""
+        for part, of_other in zip(self.parts(), other.parts(), strict=True):
+            part.copy_(of_other)
+
+    def joined(self, other, axis):
+        return type(self)(*(joined(*pair, axis) for pair in zip(self.parts(), other.parts(), strict=True)))
+
+    def new_empty(self, shape):
+        return type(self)(*(part.new_empty(shape) for part in self.parts()))
+
+
 @dataclass(frozen=True, eq=False)
-class Scaled:
+class Scaled(Pair):
     """mantissa * 2**exponent, the mantissa 0 or of magnitude in [0.5, 1), the exponent int64."""
 
     mantissa: torch.Tensor
@@ -42,16 +70,6 @@ class Scaled:
         mantissa = torch.where(values == -torch.inf, 0.0, torch.exp(rest))
         return cls.normalised(mantissa, power.to(torch.int64))
 
-    @property
-    def shape(self):
-        return self.mantissa.shape
-
-    def __getitem__(self, index):
-        return Scaled(self.mantissa[index], self.exponent[index])
-
-    def __len__(self):
-        return len(self.mantissa)
-
     def __mul__(self, other):
         return Scaled.normalised(self.mantissa * other.mantissa, self.exponent + other.exponent)
 
@@ -70,47 +88,25 @@ class Scaled:
         """Add the products of two numbers in place."""
         self.copy_(self + first * second)
 
-    def copy_(self, other):
-        """Take the values of others, in place."""
-        self.mantissa.copy_(other.mantissa)
-        self.exponent.copy_(other.exponent)
-
     def log(self):
         """Logarithms as a tensor; -inf of 0."""
         exponent = self.exponent.to(torch.float64)
         value = exponent * LN2_HIGH + (exponent * LN2_LOW + torch.log(self.mantissa))
         return torch.where(self.mantissa == 0, -torch.inf, value)
 
-    def joined(self, other, axis):
-        pairs = (self.mantissa, other.mantissa), (self.exponent, other.exponent)
-        return Scaled(*(torch.cat(pair, axis) for pair in pairs))
-
     def new_zeros(self, shape):
         return Scaled.of(self.mantissa.new_zeros(shape))
-
-    def new_empty(self, shape):
-        return Scaled(self.mantissa.new_empty(shape), self.exponent.new_empty(shape))
 
     def _below(self, top):
         return self.mantissa * power_of_two((self.exponent - top).clamp(min=-1000))
 
 
 @dataclass(frozen=True, eq=False)
-class Dual:
+class Dual(Pair):
     """A number (a tensor or Scaled) and its derivative along one direction."""
 
     value: Any
     change: Any
-
-    @property
-    def shape(self):
-        return self.value.shape
-
-    def __getitem__(self, index):
-        return Dual(self.value[index], self.change[index])
-
-    def __len__(self):
-        return len(self.value)
 
     def __mul__(self, other):
         return Dual(self.value * other.value, self.value * other.change + self.change * other.value)
@@ -124,19 +120,8 @@ class Dual:
         self.change.addcmul_(first.value, second.change)
         self.change.addcmul_(first.change, second.value)
 
-    def copy_(self, other):
-        """Take the values of others, in place."""
-        self.value.copy_(other.value)
-        self.change.copy_(other.change)
-
-    def joined(self, other, axis):
-        return Dual(joined(self.value, other.value, axis), joined(self.change, other.change, axis))
-
     def new_zeros(self, shape):
         return Dual(self.value.new_zeros(shape), self.change.new_zeros(shape))
-
-    def new_empty(self, shape):
-        return Dual(self.value.new_empty(shape), self.change.new_empty(shape))
 
 
 def power_of_two(exponent):
