@@ -271,15 +271,10 @@ def test_a_folder_that_does_not_exist_is_one_sentence(tiny, folder, monkeypatch)
         is_here("tiny")
 
 
-@pytest.mark.parametrize(
-    ("name", "end"),
-    [
-        ("Emotions", "did you mean 'emotions'?"),
-        ("tmc2007", "did you mean 'tmc2007-500'?"),
-        ("zzz", "delicious."),
-        (7, "."),
-    ],
-)
+ENDS = {"Emotions": "did you mean 'emotions'?", "tmc2007": "did you mean 'tmc2007-500'?", "zzz": "delicious.", 7: "."}
+
+
+@pytest.mark.parametrize("name, end", ENDS.items())
 def test_an_unknown_name_is_one_sentence_with_all_names(name, end):
     with refused(f"There is no set {name!r} among emotions, scene, yeast, ") as error:
         load(name)
@@ -320,10 +315,7 @@ def test_a_damaged_file_in_the_cache_is_downloaded_again(server, tiny):
 @pytest.mark.parametrize(
     "spoil, words",
     [
-        (
-            lambda s: s.files.update({"tiny.arff": "<html>Log in to this network</html>"}),
-            "is not the public file .*SHA-256",
-        ),
+        (lambda s: s.files.update({"tiny.arff": "<html>Log in</html>"}), "is not the public file .*SHA-256"),
         (lambda s: setattr(s, "cut", True), ""),
         (lambda s: s.files.pop("tiny.arff"), r"could not be downloaded \(HTTP status 404\)"),
         (lambda s: s.stop(), "could not be downloaded .* or connect to the network"),

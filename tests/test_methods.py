@@ -95,11 +95,9 @@ def test_both_decisions_of_mlrh_choose_and_predict_as_grid_searches_of_their_own
         best, predicted = grid_search(estimator, grid, rows)
         assert outcome.settings["C"] == best["C"]
         np.testing.assert_array_equal(outcome.predicted, predicted)
-        fitted = clone(estimator).set_params(**best).fit(rows.X, rows.Y)
-        np.testing.assert_allclose(outcome.log_prob, fitted.distribution(rows.X_test).log_prob(rows.Y_test), rtol=1e-9)
-        np.testing.assert_allclose(
-            outcome.log_confidence, fitted.distribution(rows.X_test).log_prob(predicted), rtol=1e-9
-        )
+        distribution = clone(estimator).set_params(**best).fit(rows.X, rows.Y).distribution(rows.X_test)
+        np.testing.assert_allclose(outcome.log_prob, distribution.log_prob(rows.Y_test), rtol=1e-9)
+        np.testing.assert_allclose(outcome.log_confidence, distribution.log_prob(predicted), rtol=1e-9)
 
 
 def test_given_settings_replace_the_search(rows):

@@ -71,8 +71,7 @@ def proportional(positions, values):
 
 
 def test_folds_means_and_published_values_lie_on_one_linear_axis():
-    rows = [("a", [0.1, 0.5, 0.3]), ("b", [0.25, 0.75], 0.9)]
-    svg = spread(rows)
+    svg = spread([("a", [0.1, 0.5, 0.3]), ("b", [0.25, 0.75], 0.9)])
     values = [0.1, 0.5, 0.3, 0.25, 0.75, 0.3, 0.5, 0.9]
     places = marks(svg, "fold") + marks(svg, "mean") + marks(svg, "published")
     linear, slope = proportional([x for x, _ in places], values)
@@ -191,10 +190,10 @@ def test_a_gap_in_the_objective_is_a_gap_in_the_line():
 
 
 def test_a_long_descent_keeps_its_ends_and_fewer_points_than_values():
-    values = [1 + 9 / (1 + i) ** 2 for i in range(2000)]
-    points = line_points(descent_plot([("m", values)], title="t"), 1)
+    svg = descent_plot([("m", [1 + 9 / (1 + i) ** 2 for i in range(2000)])], title="t")
+    points = line_points(svg, 1)
     assert 100 < len(points) < 1200
-    assert points[-1] == marks(descent_plot([("m", values)], title="t"), "end")[0]
+    assert points[-1] == marks(svg, "end")[0]
     assert points == sorted(points) and points[0][1] == min(y for _, y in points)
 
 
@@ -209,9 +208,8 @@ def test_a_long_descent_keeps_its_ends_and_fewer_points_than_values():
 )
 def test_names_from_outside_are_text_and_nothing_else(plot):
     root = ElementTree.fromstring(plot(NASTY))
-    assert {e.tag.removeprefix(SVG) for e in root.iter()} <= {
-        *("svg", "title", "g", "path", "text", "line", "polyline", "rect")
-    }
+    allowed = {"svg", "title", "g", "path", "text", "line", "polyline", "rect"}
+    assert {e.tag.removeprefix(SVG) for e in root.iter()} <= allowed
     assert root.get("role") == "img" and root.get("aria-label").startswith(root.find(f"{SVG}title").text)
     assert root.find(f"{SVG}title").text == "<b>&\"'`|\ufffd\ufffd[31m\ufffd ]]> name"
 

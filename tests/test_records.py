@@ -51,17 +51,10 @@ def test_two_runs_cannot_write_to_one_file(tmp_path):
         RecordFile(tmp_path / "r.jsonl")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "not json",
-        "[1]",
-        '{"plan": "p"}',
-        "3",
-        json.dumps(record(0, plan=["p"])),
-        json.dumps({**record(0), "metrics": 1, "fold": "0"}),
-    ],
-)
+WRONG = (record(0, plan=["p"]), {**record(0), "metrics": 1, "fold": "0"})
+
+
+@pytest.mark.parametrize("line", ["not json", "[1]", '{"plan": "p"}', "3", *map(json.dumps, WRONG)])
 def test_a_complete_line_that_is_no_record_is_an_error_that_names_it(tmp_path, line):
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps(record(0)) + "\n" + line + "\n")

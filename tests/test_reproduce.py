@@ -63,43 +63,24 @@ def test_without_folder_and_network_the_digit_scenes_stand_in_and_both_ways_out_
 
 
 @pytest.mark.skipif("MLRH_DATA" not in os.environ, reason="set MLRH_DATA to a folder with the public data sets")
-def test_with_a_folder_the_papers_sets_are_read_from_it():
-    found, left = paper_datasets(["emotions", "digits"])
-    assert left == []
-    assert [(dataset.name, dataset.data.X.shape) for dataset in found] == [
-        ("emotions", (593, 72)),
-        ("digits", (1500, 64)),
-    ]
-
-
-@pytest.mark.skipif("MLRH_DATA" not in os.environ, reason="set MLRH_DATA to a folder with the public data sets")
 def test_the_published_report_is_what_the_published_records_say(tmp_path, monkeypatch):
     published = Path(__file__).parents[1] / "docs" / "reproduction"
     shutil.copy(published / "records.jsonl", tmp_path)
     monkeypatch.setattr(module, "run_task", None)  # nothing is left to be computed
-    datasets, _ = paper_datasets(["scene", "emotions"])
-    report = reproduce(datasets, PROFILES["full"], tmp_path, n_jobs=1)
+    datasets, left = paper_datasets(["scene", "emotions"])
+    report = reproduce(datasets, PROFILES["full"], tmp_path, left=left, n_jobs=1)
     written = (published / "report.md").read_text(encoding="utf-8")
     assert to_markdown(report).split("Made by")[0] == written.split("Made by")[0]
 
 
-@pytest.fixture
-def broken_br_lr(monkeypatch):
+def test_a_comparison_says_which_methods_fail_shows_the_others_and_without_any_is_an_error(tmp_path, monkeypatch):
     def broken(*_):
         raise ValueError("it can't take this")
 
     monkeypatch.setitem(FAMILIES, "br-lr", replace(FAMILIES["br-lr"], outcomes=broken))
-
-
-@pytest.mark.usefixtures("broken_br_lr")
-def test_a_comparison_in_which_a_method_fails_says_so_and_shows_the_others(tmp_path):
     report = compare(small_dataset(), ("br-lr", "mlrh-linear"), TINY, tmp_path, n_jobs=1)
     assert sum("ValueError: it can't take this" in sentence for sentence in report.summary) == 5
     assert [row[0] for row in report.sections[0].tables[0].rows] == ["MLRH-WTA (linear)"]
-
-
-@pytest.mark.usefixtures("broken_br_lr")
-def test_a_comparison_in_which_everything_fails_is_an_error_with_the_reason(tmp_path):
     reason = "No method could be run: BR-LR on small, seed 0, fold 0: ValueError: it can't"
     with pytest.raises(ValueError, match=reason):
         compare(small_dataset(), ("br-lr",), TINY, tmp_path, n_jobs=1)

@@ -109,10 +109,9 @@ def test_answers_are_those_of_condition_after_every_request(server, store):
 
 
 def test_the_session_tells_names_sizes_and_the_file(server, store):
-    overview = get(server, "/api/session")
-    assert overview["label_names"] == NAMES
-    assert (overview["n_rows"], overview["min_labels"], overview["max_labels"]) == (6, 1, 2)
-    assert (overview["name"], overview["output"], overview["n_resumed"]) == ("songs", str(store.path), 3)
+    about = {"name": "songs", "output": str(store.path), "n_resumed": 3}
+    expected = {"label_names": NAMES, "n_rows": 6, "min_labels": 1, "max_labels": 2, **about}
+    assert get(server, "/api/session").items() >= expected.items()
 
 
 def test_every_click_is_in_the_file_when_it_is_answered(server, store):
