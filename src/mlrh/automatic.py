@@ -34,6 +34,8 @@ from mlrh.estimators.kernel import gamma_scale
 from mlrh.metrics import evaluate
 from mlrh.spaces import LabelSetDistribution, metric_function
 
+__all__ = ["DecisionScorer", "Model", "ToDense", "choose", "make_preprocessor"]
+
 MAX_RBF_ROWS = 3000  # to try an RBF kernel unasked: its cost grows with the cube of the rows
 MAX_SPARSE_RBF_ROWS = 1000  # sparse rows have many features, where a linear model is hard to beat
 MAX_ASKED_RBF_ROWS = 10_000  # a kernel matrix of 0.8 GB, of which a fit holds several
