@@ -3,6 +3,7 @@
 import gzip
 import json
 import sys
+from collections import UserList
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,7 @@ def again(value, folder):
 
 def assert_same(a, b):
     """Equal in type and value, in every bit of every array, all the way down."""
+    a = a.data if isinstance(a, UserList) else a  # scikit-learn 1.6 has lists of its own, which come back plain
     assert type(a) is type(b)
     if isinstance(a, dict):
         assert_same(list(a), list(b))
