@@ -1,11 +1,9 @@
 """A small data set, a tiny grid and a profile, so that whole experiments run in a second."""
 
 import numpy as np
-import pytest
 from samples import make_multilabel
 
 from mlrh.data import MultilabelData
-from mlrh.estimators._grids import GRIDS
 from mlrh.experiments._protocol import Dataset, Profile
 
 TINY_GRID = {
@@ -14,12 +12,7 @@ TINY_GRID = {
     "forest": {"n_estimators": 5, "min_samples_leaf": (1, 3)},
     "neighbours": {"n_neighbors": (3, 5)},
 }
-TINY = Profile("tiny", (0,), 2, 1)
-
-
-@pytest.fixture
-def tiny_grids(monkeypatch):
-    monkeypatch.setitem(GRIDS, "tiny", TINY_GRID)
+TINY = Profile("tiny", (0,), 2, 1, TINY_GRID)
 
 
 def small_dataset(name="small", n_samples=60, seed=0):

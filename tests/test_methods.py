@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from experiment_samples import TINY, TINY_GRID, small_dataset, tiny_grids  # noqa: F401
+from experiment_samples import TINY, TINY_GRID, small_dataset
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -16,8 +16,6 @@ from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.baselines import LabelPowerset, MLkNN
 from mlrh.experiments._methods import CHAINED, FAMILIES
 from mlrh.experiments._protocol import Task, _rows
-
-pytestmark = pytest.mark.usefixtures("tiny_grids")
 
 
 @pytest.fixture

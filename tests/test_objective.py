@@ -15,46 +15,42 @@ from mlrh.fitting.solvers import newton_cg
 from mlrh.spaces import CardinalitySpace, ObservedSpace
 
 SPACES = {
-    "plain": (CardinalitySpace(4, 1, 3), False),
-    "softmax": (CardinalitySpace(4, 1, 1), False),
-    "independent": (CardinalitySpace(4, 0, 4), False),
-    "fixed bias": (CardinalitySpace(4, 0, 3, [0.3, -1.0, 2.0, 0.5, 0.0]), False),
-    "size bias": (CardinalitySpace(4, 1, 3), True),
-    "observed": (ObservedSpace([[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1], [1, 1, 1, 0], [0, 1, 0, 1]]), True),
+    "plain": CardinalitySpace(4, 1, 3),
+    "softmax": CardinalitySpace(4, 1, 1),
+    "independent": CardinalitySpace(4, 0, 4),
+    "fixed bias": CardinalitySpace(4, 0, 3, [0.3, -1.0, 2.0, 0.5, 0.0]),
+    "size bias": CardinalitySpace(4, 1, 3, learn_bias=True),
+    "observed": ObservedSpace([[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1], [1, 1, 1, 0], [0, 1, 0, 1]]),
 }
 
 
 @pytest.fixture(params=SPACES)
 def problem(request):
-    space, learn_bias = SPACES[request.param]
-    return make_problem(space, learn_bias)
+    return make_problem(SPACES[request.param])
 
 
 @pytest.fixture(params=[*SPACES, *(f"{name}, partly known" for name in SPACES)])
 def any_problem(request):
     name, _, hidden = request.param.partition(", ")
-    space, learn_bias = SPACES[name]
-    return make_problem(space, learn_bias, hidden_share=0.4 if hidden else 0.0)
+    return make_problem(SPACES[name], hidden_share=0.4 if hidden else 0.0)
 
 
-def make_problem(
-    space, learn_bias, *, alpha=0.7, fit_intercept=True, convert=np.asarray, weighted=True, hidden_share=0.0
-):
+def make_problem(space, *, alpha=0.7, fit_intercept=True, convert=np.asarray, weighted=True, hidden_share=0.0):
     rng = np.random.RandomState(0)
     X = rng.normal(size=(30, 5)) + 1.0
     Y = space.sample(rng.normal(size=(30, 4)), 1, rng)[:, 0]
     Y[np.random.RandomState(1).uniform(size=Y.shape) < hidden_share] = UNKNOWN
     weights = rng.uniform(0.5, 2.0, size=30) if weighted else np.ones(30)
     design = Design(convert(X), weights, fit_intercept=fit_intercept)
-    objective = Objective(design, space, Y, alpha=alpha, learn_bias=learn_bias)
+    objective = Objective(design, space, Y, alpha=alpha)
     parameters = 0.5 * rng.normal(size=len(objective.start()))
     return objective, determined(objective, parameters), X, Y, weights
 
 
-def objective_of(X, Y, space, *, alpha=1.0, fit_intercept=True, learn_bias=False):
+def objective_of(X, Y, space, *, alpha=1.0, fit_intercept=True):
     """An objective of rows of weight 1."""
     design = Design(X, np.ones(X.shape[0]), fit_intercept=fit_intercept)
-    return Objective(design, space, Y, alpha=alpha, learn_bias=learn_bias)
+    return Objective(design, space, Y, alpha=alpha)
 
 
 def determined(objective, parameters):
@@ -135,9 +131,9 @@ def test_the_paper_bound_of_a_quarter_is_not_a_majoriser():
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
 def test_csr_features_give_the_same_value_gradient_and_curvature(fit_intercept):
-    space, learn_bias = SPACES["size bias"]
-    dense, parameters, *_ = make_problem(space, learn_bias, fit_intercept=fit_intercept)
-    csr, *_ = make_problem(space, learn_bias, fit_intercept=fit_intercept, convert=sparse.csr_array)
+    space = SPACES["size bias"]
+    dense, parameters, *_ = make_problem(space, fit_intercept=fit_intercept)
+    csr, *_ = make_problem(space, fit_intercept=fit_intercept, convert=sparse.csr_array)
     direction = np.random.RandomState(5).normal(size=len(parameters))
     assert csr.value(parameters) == pytest.approx(dense.value(parameters), rel=1e-13)
     for function in (lambda o: o.value_and_gradient(parameters)[1], lambda o: o.hessian(parameters)(direction)):
@@ -146,7 +142,7 @@ def test_csr_features_give_the_same_value_gradient_and_curvature(fit_intercept):
 
 
 def test_metric_solves_with_the_weighted_gram_matrix_and_the_ridge():
-    objective, parameters, X, _, weights = make_problem(*SPACES["plain"])
+    objective, parameters, X, _, weights = make_problem(SPACES["plain"])
     centred = X - np.average(X, axis=0, weights=weights)
     matrix = 0.3 * centred.T @ (weights[:, None] * centred) + 0.7 * np.eye(5)
     coef = objective.split(parameters)[0]
@@ -218,7 +214,7 @@ def test_labels_are_blocks_of_their_own_only_where_sizes_leave_them_free():
     X, Y = np.random.RandomState(0).normal(size=(40, 3)), np.eye(6, dtype=np.int8)[np.arange(40) % 6]
     assert objective_of(X, Y, CardinalitySpace(6, 0, 6)).n_blocks() == 6
     assert objective_of(X, Y, CardinalitySpace(6, 1, 1)).n_blocks() == 1
-    assert objective_of(X, Y, CardinalitySpace(6, 0, 6), learn_bias=True).n_blocks() == 1
+    assert objective_of(X, Y, CardinalitySpace(6, 0, 6, learn_bias=True)).n_blocks() == 1
     assert objective_of(X, Y, ObservedSpace(np.eye(6, dtype=np.int8))).n_blocks() == 1
 
 
@@ -351,7 +347,7 @@ def test_a_metric_with_other_diagonals_keeps_its_correlations(n_leading):
 
 
 def test_metric_of_sparse_features_at_parameters_has_the_diagonals_there():
-    objective, parameters, X, _, _ = make_problem(CardinalitySpace(4, 1, 3), False, convert=sparse.csr_array)
+    objective, parameters, X, _, _ = make_problem(CardinalitySpace(4, 1, 3), convert=sparse.csr_array)
     assert objective.renews_cheaply
     _, _, variances, misfit, _ = objective.with_curvatures(parameters)
     diagonals = np.square(X - objective.design.mean).T @ (variances + misfit) + objective.alpha

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from mlrh.experiments import _pages as pages
-from mlrh.experiments._protocol import Profile
+from mlrh.experiments._protocol import QUICK_GRIDS, Profile
 from mlrh.experiments._reproduce import digit_scenes, multiclass_datasets
 
-TWO_SEEDS = Profile("quick", (0, 1), 3, 2)
+TWO_SEEDS = Profile("quick", (0, 1), 3, 2, QUICK_GRIDS)
 
 
 def nested_record(method, fold, exact, hamming, *, seed=0, dataset="scene", log_loss=None):

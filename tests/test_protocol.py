@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from experiment_samples import TINY, TINY_GRID, small_dataset, tiny_grids  # noqa: F401
+from experiment_samples import TINY, TINY_GRID, small_dataset
 from scipy import sparse
 from sklearn.datasets import make_blobs
 from sklearn.linear_model import LogisticRegression
@@ -18,14 +18,11 @@ from sklearn.svm import SVC
 
 from mlrh import MLRHClassifier
 from mlrh.data import load_digit_scenes
-from mlrh.estimators._grids import GRIDS
 from mlrh.experiments import _methods as methods
 from mlrh.experiments import _protocol as plans
 from mlrh.experiments._protocol import run_task
 from mlrh.experiments._records import KEY, key_of
 from mlrh.experiments._reproduce import digit_scenes, multiclass_datasets
-
-pytestmark = pytest.mark.usefixtures("tiny_grids")
 
 
 def scaled_fold(dataset, n_folds, seed, fold):
@@ -151,11 +148,11 @@ def test_columns_that_turn_nominal_and_rows_that_only_train_make_another_plan():
     assert dataset.digest() not in (nominal.digest(), replace(dataset, n_train_only=30).digest())
 
 
-def test_another_grid_or_number_of_inner_folds_makes_another_plan(monkeypatch):
+def test_another_grid_or_number_of_inner_folds_makes_another_plan():
     before = plans.nested_tasks(small_dataset(), TINY)
     assert before[0].plan != plans.nested_tasks(small_dataset(), replace(TINY, inner_folds=3))[0].plan
-    monkeypatch.setitem(GRIDS, "tiny", {**TINY_GRID, "rbf": {"C": (1.0, 10.0), "gamma": (0.3,)}})
-    after = plans.nested_tasks(small_dataset(), TINY)
+    smaller = replace(TINY, grids={**TINY_GRID, "rbf": {"C": (1.0, 10.0), "gamma": (0.3,)}})
+    after = plans.nested_tasks(small_dataset(), smaller)
     changed = {b.family for b, a in zip(before, after, strict=True) if a.plan != b.plan}
     assert changed == {family for family, found in methods.FAMILIES.items() if found.grid == "rbf"}
 

@@ -83,7 +83,7 @@ def test_an_interval_of_shifts_ends_where_a_coefficient_is_zero():
 
 def test_curvatures_are_those_of_the_hessian():
     design = Design(X, weights, fit_intercept=True)
-    objective = Objective(design, CardinalitySpace(5, 1, 3), Y.astype(np.int8), alpha=0.3, learn_bias=False, l1=1.0)
+    objective = Objective(design, CardinalitySpace(5, 1, 3), Y.astype(np.int8), alpha=0.3, l1=1.0)
     parameters = np.random.RandomState(0).normal(size=len(objective.start()))
     value, gradient, variances, misfit, _ = objective.with_curvatures(parameters)
     hessian, unit = objective.hessian(parameters), np.eye(len(parameters))

@@ -6,13 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from experiment_samples import TINY, TINY_GRID, small_dataset, tiny_grids  # noqa: F401
+from experiment_samples import TINY, small_dataset
 
-from mlrh.estimators._grids import GRIDS
 from mlrh.experiments import FAMILIES, PROFILES, compare, paper_datasets, read_records, reproduce, to_html, to_markdown
 from mlrh.experiments import _reproduce as module
-
-pytestmark = pytest.mark.usefixtures("tiny_grids")
 
 
 @pytest.fixture
@@ -27,9 +24,7 @@ def no_data(monkeypatch, tmp_path):
 def reproduced(tmp_path_factory):
     """The folder and the report of a whole reproduction."""
     folder = tmp_path_factory.mktemp("reproduction")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(GRIDS, "tiny", TINY_GRID)
-        return folder, reproduce([small_dataset()], TINY, folder, left=["scene: not here"], n_jobs=1)
+    return folder, reproduce([small_dataset()], TINY, folder, left=["scene: not here"], n_jobs=1)
 
 
 def again(reproduced, tmp_path, monkeypatch, **options):

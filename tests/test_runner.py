@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from experiment_samples import TINY, small_dataset, tiny_grids  # noqa: F401
+from experiment_samples import TINY, small_dataset
 from processes import running_in_session, wait_until
 
 from mlrh._processes import as_finished
@@ -28,7 +28,7 @@ def run_all(tasks, path, profile=TINY, n_jobs=1, **options):
 
 
 @pytest.fixture
-def tasks(tiny_grids):  # noqa: F811
+def tasks():
     return nested_tasks(DATASET, TINY, ["mlrh-linear", "ml-knn"])
 
 

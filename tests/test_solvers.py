@@ -25,32 +25,35 @@ SOLVERS = {
     "prox-newton": solvers.prox_newton,
 }
 PROBLEMS = {
-    "plain": (CardinalitySpace(4, 1, 3), False, 1.0),
-    "softmax": (CardinalitySpace(4, 1, 1), False, 1.0),
-    "independent": (CardinalitySpace(4, 0, 4), False, 1.0),
-    "unpenalised": (CardinalitySpace(4, 1, 3), False, 0.0),
-    "size bias": (CardinalitySpace(4, 1, 3), True, 1.0),
-    "observed": (ObservedSpace(np.unique(np.random.RandomState(7).randint(0, 2, (9, 4)), axis=0)), True, 1.0),
-    "partly known": (CardinalitySpace(4, 1, 3), False, 1.0),
-    "partly known, size bias": (CardinalitySpace(4, 1, 3), True, 1.0),
+    "plain": (CardinalitySpace(4, 1, 3), 1.0),
+    "softmax": (CardinalitySpace(4, 1, 1), 1.0),
+    "independent": (CardinalitySpace(4, 0, 4), 1.0),
+    "unpenalised": (CardinalitySpace(4, 1, 3), 0.0),
+    "size bias": (CardinalitySpace(4, 1, 3, learn_bias=True), 1.0),
+    "observed": (ObservedSpace(np.unique(np.random.RandomState(7).randint(0, 2, (9, 4)), axis=0)), 1.0),
+    "partly known": (CardinalitySpace(4, 1, 3), 1.0),
+    "partly known, size bias": (CardinalitySpace(4, 1, 3, learn_bias=True), 1.0),
 }
 TOO_SLOW = {("mm", "partly known, size bias")}  # thousands of iterations
 CASES = [
-    (s, p) for s in SOLVERS for p in PROBLEMS if (s != "mm paper" or not PROBLEMS[p][1]) and (s, p) not in TOO_SLOW
+    (s, p)
+    for s in SOLVERS
+    for p, (space, _) in PROBLEMS.items()
+    if (s != "mm paper" or not space.learns_bias) and (s, p) not in TOO_SLOW
 ]
 
 
 @functools.cache
 def make_objective(problem, weighted=True):
-    space, learn_bias, alpha = PROBLEMS[problem]
+    space, alpha = PROBLEMS[problem]
     rng = np.random.RandomState(0)
     X = rng.normal(size=(120, 5)) * [1, 2, 0.5, 1, 1] + 1.0
-    truth = space.with_bias(1.5 * rng.normal(size=space.n_biases)) if learn_bias else space
+    truth = space.with_bias(1.5 * rng.normal(size=space.n_biases)) if space.learns_bias else space
     Y = truth.sample(X @ rng.normal(size=(5, 4)) * 0.7, 1, rng)[:, 0]
     weights = rng.uniform(0.2, 3.0, size=120) if weighted else np.ones(120)
     if problem.startswith("partly known"):
         Y = np.where(rng.uniform(size=Y.shape) < 0.3, UNKNOWN, Y).astype(np.int8)
-    return Objective(Design(X, weights, fit_intercept=True), space, Y, alpha=alpha, learn_bias=learn_bias)
+    return Objective(Design(X, weights, fit_intercept=True), space, Y, alpha=alpha)
 
 
 @functools.cache
@@ -141,8 +144,8 @@ def test_a_quarter_goes_uphill_where_labels_attract_each_other():
     """Why the paper's step is refused: all or nothing of 6 labels, whose covariance reaches 6/4."""
     space = ObservedSpace([[0] * 6, [1] * 6])
     X, Y = np.ones((2, 1)), np.array([[1] * 6, [0] * 6], np.int8)
-    objective = Objective(Design(X, np.ones(2), fit_intercept=False), space, Y, alpha=0.0, learn_bias=False)
-    start = np.array([0.1] * 6 + [0.0] * 6)  # coefficients, then the intercepts that stay 0
+    objective = Objective(Design(X, np.ones(2), fit_intercept=False), space, Y, alpha=0.0)
+    start = np.array([0.1] * 6 + [0.0] * 8)  # coefficients, the intercepts that stay 0, and a bias per set
     stepped = start - objective.metric(0.25)(objective.value_and_gradient(start)[1])
     safe = start - objective.metric(objective.curvature_bound())(objective.value_and_gradient(start)[1])
     assert objective.value(stepped) > objective.value(start) > objective.value(safe)
@@ -181,7 +184,7 @@ def sparse_objective(alpha=0.01):
     X = sparse.random_array((200, 30), density=0.2, random_state=rng, format="csr")
     space = CardinalitySpace(5, 0, 5)
     Y = space.sample(X @ rng.normal(size=(30, 5)) * 3, 1, np.random.RandomState(0))[:, 0]
-    return Objective(Design(X, np.ones(200), fit_intercept=True), space, Y, alpha=alpha, learn_bias=False)
+    return Objective(Design(X, np.ones(200), fit_intercept=True), space, Y, alpha=alpha)
 
 
 def test_lbfgs_tries_separate_memories_again_with_the_metric_where_it_is(monkeypatch):
@@ -217,19 +220,19 @@ def test_a_path_renews_its_metric_where_the_penalty_is_much_weaker_or_a_metric_i
     design = Design(sparse.csr_array(X) if is_sparse else X, np.ones(60), fit_intercept=True)
     metric_of_path, found = solvers.MetricOfPath(), []
     for alpha in (10.0, 3.0, 1.0, 0.5, 0.2, 1e-5):  # 14 times weaker than 10 is 0.7, than 0.5 is 0.04
-        objective = Objective(design, CardinalitySpace(4, 1, 3), Y, alpha=alpha, learn_bias=False)
+        objective = Objective(design, CardinalitySpace(4, 1, 3), Y, alpha=alpha)
         start = objective.start() + 0.1
         with mock.patch.object(Objective, "metric", autospec=True, side_effect=Objective.metric) as metric:
             found.append(metric_of_path(objective, start))
         assert [call.kwargs["at"] is start for call in metric.call_args_list] == [True] * metric.call_count
     assert len({id(solve) for solve in found}) == n_metrics
-    stronger = Objective(design, CardinalitySpace(4, 1, 3), Y, alpha=10.0, learn_bias=False)
+    stronger = Objective(design, CardinalitySpace(4, 1, 3), Y, alpha=10.0)
     assert metric_of_path(stronger, stronger.start() + 0.1) is not found[-1]
 
 
 def test_a_metric_does_not_keep_its_objective_in_memory():
     design, Y = Design(np.eye(6), np.ones(6), fit_intercept=True), np.eye(2, dtype=np.int8)[[0, 1] * 3]
-    objective = Objective(design, CardinalitySpace(2, 1, 1), Y, alpha=1.0, learn_bias=False)
+    objective = Objective(design, CardinalitySpace(2, 1, 1), Y, alpha=1.0)
     solve, gone = objective.metric(at=objective.start() + 0.1), weakref.ref(objective)
     del objective
     gc.collect()

@@ -327,7 +327,7 @@ def test_every_solver_reaches_the_optimum_of_a_space_of_ones_own(solver):
     X, Y = rows_of_runs()
     reached = MLRHClassifier(label_space=Runs(N_LABELS), solver=solver, tol=1e-9, max_iter=20_000).fit(X, Y)
     design = Design(X, np.ones(len(X)), fit_intercept=True)
-    objective = Objective(design, Runs(N_LABELS), Y, alpha=1.0, learn_bias=True)
+    objective = Objective(design, Runs(N_LABELS), Y, alpha=1.0)
     parameters = objective.start_from(
         reached.coef_.T, reached.intercept_ + X.mean(axis=0) @ reached.coef_.T, reached.bias_
     )

@@ -25,7 +25,7 @@ def main():
         X = X if sparse.issparse(X) else StandardScaler().fit_transform(X)
         fitted = MLRHClassifier().fit(X, Y)
         design = Design(X, np.ones(len(Y)), fit_intercept=True)
-        objective = Objective(design, fitted.label_space_, Y, alpha=1.0, learn_bias=False)
+        objective = Objective(design, fitted.label_space_, Y, alpha=1.0)
         for share in SHARES:
             linear.MAX_BYTES = share * n_bytes(X, Y)
             model = MLRHClassifier()

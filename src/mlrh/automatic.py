@@ -28,13 +28,18 @@ from mlrh._processes import as_finished
 from mlrh.data.containers import DataError, MultilabelData, Schema, from_frame, listed
 from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
 from mlrh.estimators._base import MLRHBase
-from mlrh.estimators._grids import LINEAR_C, RBF_C, RBF_GAMMA, SEARCH_TOL
-from mlrh.estimators.cv import best_index, validation_scores
+from mlrh.estimators.cv import SEARCH_TOL, best_index, validation_scores
 from mlrh.estimators.kernel import gamma_scale
 from mlrh.metrics import evaluate
 from mlrh.spaces import LabelSetDistribution, metric_function
 
 __all__ = ["DecisionScorer", "Model", "ToDense", "choose", "make_preprocessor"]
+
+# The values of C and gamma that are tried. What is a small C depends on the scale of the features: these are for scaled
+# ones. RBF gets larger C, since entries of the kernel are at most 1, while a scaled row's square is about n_features.
+LINEAR_C = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
+RBF_C = (0.1, 1.0, 10.0, 100.0, 1000.0)
+RBF_GAMMA = (0.3, 1.0, 3.0)  # in units of 1 / (n_features * variance of the features), which is gamma="scale"
 
 MAX_RBF_ROWS = 3000  # to try an RBF kernel unasked: its cost grows with the cube of the rows
 MAX_SPARSE_RBF_ROWS = 1000  # sparse rows have many features, where a linear model is hard to beat

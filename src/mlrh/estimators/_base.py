@@ -169,8 +169,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         iteration to the callbacks.
         """
         self._warn_of_rounding(prepared)
-        learns = problem.space.learns_bias
-        objective = Objective(prepared.design, problem.space, problem.Y, learn_bias=learns, **self._strengths)
+        objective = Objective(prepared.design, problem.space, problem.Y, **self._strengths)
         begin, is_interrupted = self._start(objective, problem, starts)
         if iterations is not None:
             iterations = iterations.showing(partial(self._attributes_at, problem, prepared, objective))
@@ -314,7 +313,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
 
     def _separate_fits(self, design, Y):
         """Coefficients and mean scores of one logistic regression per label, fitted to its known entries."""
-        objective = Objective(design, IndependentLabels(Y.shape[1]), Y, learn_bias=False, **self._strengths)
+        objective = Objective(design, IndependentLabels(Y.shape[1]), Y, **self._strengths)
         limits = {"tol": max(self.tol, TOL_OF_STARTS), "max_iter": MAX_ITER_OF_STARTS}
         solution = self._minimise(self._default_solver, objective, objective.start(), **limits)
         coef, mean_score, _ = objective.split(solution.parameters)

@@ -26,11 +26,12 @@ from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
 from mlrh.estimators import _targets
 from mlrh.estimators._base import MLRHBase
-from mlrh.estimators._grids import LOG10_CS
 from mlrh.estimators.kernel import KernelMLRHClassifier
 from mlrh.estimators.linear import MLRHClassifier
 from mlrh.metrics import FLOOR
 
+LOG10_CS = (-4, 4)  # of the smallest and the largest C unless told others: the decades of LogisticRegressionCV
+SEARCH_TOL = 1e-5  # of fits that only serve to choose: a rank needs fewer digits than the final fit, with its default
 LOG_PROB = "log_prob"
 WITHOUT_GAMMA = ("linear", "cosine", "additive_chi2", "precomputed")
 DECIMALS = 12  # of mean scores that are compared, so that rounding decides no tie

@@ -28,8 +28,7 @@ from mlrh import decisions
 from mlrh.automatic import DecisionScorer
 from mlrh.baselines import LabelPowerset, MLkNN, OrConstant, chain_set_log_proba, independent_set_log_proba
 from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
-from mlrh.estimators._grids import SEARCH_TOL
-from mlrh.estimators.cv import best_index, validation_scores
+from mlrh.estimators.cv import SEARCH_TOL, best_index, validation_scores
 from mlrh.estimators.kernel import gamma_scale
 
 CHAINED = next(iter(signature(ClassifierChain).parameters))  # "estimator" from scikit-learn 1.7 on
@@ -69,7 +68,7 @@ class Family:
     """Methods that share one search.
 
     names : the methods, in the order of the outcomes
-    grid : its part of GRIDS
+    grid : its part of the grids of a Profile
     outcomes : (rows, grid, settings or None) -> {name: Outcome}; given settings replace the search
     """
 

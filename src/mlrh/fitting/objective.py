@@ -43,22 +43,21 @@ class Objective:
     ----------
     design : Design
     space : LabelSpace
+        Its biases are parameters if it `learns_bias`; else they stay as they are.
     Y : array of shape (n_samples, n_labels), int8
         Of 1, 0 and UNKNOWN; every row agrees with a set of the space.
     alpha, l1 : float
         Strengths of the L2 and of the L1 penalty on coef.
-    learn_bias : bool
-        Whether the biases of the space are parameters; else they stay as the space has them.
     """
 
-    def __init__(self, design, space, Y, *, alpha, learn_bias, l1=0.0):
+    def __init__(self, design, space, Y, *, alpha, l1=0.0):
         self.design, self.space, self.alpha, self.l1 = design, space, alpha, l1
         self.rows = RowsInMemory(design, space, Y)
         self.n_labels = space.n_labels
-        self.n_biases = space.n_biases if learn_bias else 0
+        self.n_biases = space.n_biases if space.learns_bias else 0
         # Without an intercept nothing absorbs a bias that grows with the size: only the constant is left out.
         absorbed = space.absorbed_biases()[:, : None if design.fit_intercept else 1]
-        self._absorbed = linalg.orth(absorbed) if learn_bias and absorbed.size else np.zeros((self.n_biases, 0))
+        self._absorbed = linalg.orth(absorbed) if self.n_biases and absorbed.size else np.zeros((self.n_biases, 0))
         ridge = np.asarray(space.bias_ridge, np.float64)
         self._bias_ridge = np.broadcast_to(ridge, (space.n_biases,))[: self.n_biases]
         self._intercept_ridge = INTERCEPT_RIDGE * design.total_weight if design.fit_intercept else 0.0
