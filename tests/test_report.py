@@ -17,7 +17,6 @@ from mlrh.experiments._report import (
     Report,
     Section,
     Table,
-    escaped,
     to_html,
     to_markdown,
     to_terminal,
@@ -36,12 +35,12 @@ def report(*, tables=(), paragraphs=(), figures=(), **parts):
 
 def full_report():
     svg = spread_plot([("a<b", [0.1, 0.2])], title="Folds & means", axis="share")
-    table = Table("Scores", ("method", "exact match"), (("joint", "**0.5 ± 0.1**"), ("a|b <i>", "0.4")), ("`n` = 10",))
+    table = Table("Scores", ("method", "exact match"), (("joint", "**0.5 ± 0.1**"), ("a|b <i>", "0.4")), ("n = 10",))
     sections = (
-        Section("Data <1>", ("One **bold** word.",), (table,), (Figure(svg, "A [link](https://example.org)."),)),
+        Section("Data <1>", ("One <b> word.",), (table,), (Figure(svg, "Once."),)),
         Section("Data <1>", (), (), (Figure(svg, "Again."), Figure(svg, "And again."))),
     )
-    return Report("Results & more", ("In short.",), sections, ("Command: `mlrh report`", "2020-01-01"))
+    return Report("Results & more", ("In short.",), sections, ("Command: mlrh report", "2020-01-01"))
 
 
 class Page(HTMLParser):
@@ -130,27 +129,13 @@ def test_stars_that_wrap_nothing_are_stars(cell):
     assert "<strong>" not in to_html(given) and cell in terminal(given)
 
 
-def test_marks_in_paragraphs_become_tags():
-    given = report(paragraphs=("Use `a < b`, **very [good `x`](https://example.org/?a=1&b=2)** and \\*stars\\*.",))
-    expected = (
-        "<p>Use <code>a &lt; b</code>, <strong>very "
-        '<a href="https://example.org/?a=1&amp;b=2">good <code>x</code></a></strong> and *stars*.</p>'
-    )
-    assert expected in to_html(given)
-    assert expected in MarkdownIt("commonmark").render(to_markdown(given))
-    assert "Use a < b, very good x and *stars*." in terminal(given)
-
-
 @settings(max_examples=200, deadline=None)
-@given(SIGNS, st.sampled_from(["{}", "before {} after", "**{}**", "x **y {} z** `w`"]))
-def test_escaped_text_reads_back_from_any_place_of_a_paragraph(text, frame):
-    shown = frame.replace("**", "").replace("`", "").format(" ".join(tidy(text).split())).strip()
-    if ("**" in frame and text != text.strip()) or not shown:
-        return
-    given = report(paragraphs=(frame.format(escaped(text)),))
+@given(SIGNS.filter(str.strip))
+def test_a_paragraph_of_any_text_reads_back_from_html_and_the_terminal(text):
+    given, shown = report(paragraphs=(text,)), " ".join(tidy(text).split())
     page = Page(to_html(given))
-    assert " ".join(shown.split()) in " ".join("".join(page.text).split())
-    assert not page.wrong and not page.open
+    assert shown in page.text and not page.wrong and not page.open
+    assert shown in terminal(given)
 
 
 @settings(max_examples=200, deadline=None)
@@ -164,7 +149,7 @@ def test_a_best_cell_of_any_text_reads_back_from_markdown(text):
 @settings(max_examples=200, deadline=None)
 @given(SIGNS.filter(str.strip))
 def test_a_heading_and_a_paragraph_of_plain_text_read_back_from_markdown(text):
-    markdown = to_markdown(report(title=text, paragraphs=(escaped(text),)))
+    markdown = to_markdown(report(title=text, paragraphs=(text,)))
     tokens = MarkdownIt("commonmark").enable("strikethrough").parse(markdown)
     kinds = [f"{kind}_{end}" for kind in ("heading", "heading", "paragraph") for end in ("open", "inline", "close")]
     assert [token.type for token in tokens] == [kind if "inline" not in kind else "inline" for kind in kinds]
@@ -172,20 +157,12 @@ def test_a_heading_and_a_paragraph_of_plain_text_read_back_from_markdown(text):
         assert "".join(token.content for token in tokens[place].children) == " ".join(tidy(text).split())
 
 
-@pytest.mark.parametrize(
-    "url", ["javascript:alert(1)", "JavaScript:x", "data:text/html,x", "vbscript:x", "//evil.example"]
-)
-def test_an_address_that_could_run_code_is_no_link(url):
-    page = Page(to_html(report(paragraphs=(f"See [here]({url}).",))))
-    assert not [attributes for tag, attributes in page.tags if tag == "a"]
-
-
 def test_whatever_names_hold_adds_no_tag_and_no_attribute():
     def page(name):
-        table = Table(name, (name, name), ((name, name),), (escaped(name),))
+        table = Table(name, (name, name), ((name, name),), (name,))
         svg = spread_plot([(name, [1.0, 2.0])], title=name, axis=name)
-        section = Section(name, (escaped(name),), (table,), (Figure(svg, escaped(name)),))
-        return Page(to_html(Report(name, (escaped(name),), (section, section), (escaped(name),))))
+        section = Section(name, (name,), (table,), (Figure(svg, name),))
+        return Page(to_html(Report(name, (name,), (section, section), (name,))))
 
     def tags(page):
         return [(tag, sorted(attributes)) for tag, attributes in page.tags if tag not in ("wbr", "text")]
@@ -211,7 +188,7 @@ def test_the_page_loads_nothing_and_runs_nothing():
     assert not {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object", "embed", "use", "image"}
     assert not {key for _, attributes in page.tags for key in attributes if key.startswith("on") or key == "src"}
     assert not re.search(r"url\(|@import", html)
-    assert re.findall(r"https?://[^\s\"<]+", re.sub(r'xmlns="[^"]*"', "", html)) == ["https://example.org"]
+    assert re.findall(r"https?://[^\s\"<]+", re.sub(r'xmlns="[^"]*"', "", html)) == []
 
 
 def test_every_fragment_leads_to_exactly_one_element():

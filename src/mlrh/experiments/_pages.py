@@ -14,7 +14,7 @@ from scipy import stats
 from mlrh.experiments import _plots as plots
 from mlrh.experiments._methods import FAMILIES, MAX_ITER, PROGRAM_NAMES
 from mlrh.experiments._protocol import N_FOLDS, N_MULTICLASS_FOLDS
-from mlrh.experiments._report import Figure, Section, Table, escaped
+from mlrh.experiments._report import Figure, Section, Table
 from mlrh.metrics import NAMES
 
 REFERENCE = "MLRH-WTA (RBF)"  # paired differences are to this method
@@ -205,7 +205,6 @@ def _edges(profile, method, parameter):
 
 
 def _figures(name, methods):
-    shown = escaped(name)
     for place, (metric, axis, factor, higher) in enumerate(
         (("exact_match", "exact match, %", 100, True), ("hamming_loss", "Hamming loss", 1, False))
     ):
@@ -216,7 +215,7 @@ def _figures(name, methods):
         ]
         svg = plots.spread_plot(rows, title=f"{axis}: {name}", axis=axis, higher_is_better=higher)
         beside = ", and the paper's figure" if published else ""
-        yield Figure(svg, f"{axis[0].upper()}{axis[1:]} on {shown}: every outer fold and their mean{beside}.")
+        yield Figure(svg, f"{axis[0].upper()}{axis[1:]} on {name}: every outer fold and their mean{beside}.")
     yield from _reliability_figures(name, methods)
     yield _size_figure(name, methods)
 
@@ -228,7 +227,7 @@ def _reliability_figures(name, methods):
     series = [(method, points) for method, points in series if points]
     if series:
         svg = plots.reliability_plot(series[:MAX_SERIES], title=f"reliability of set probabilities: {name}")
-        caption = f"How often the predicted set of {escaped(name)} is right, by the probability the method gave it."
+        caption = f"How often the predicted set of {name} is right, by the probability the method gave it."
         others = ", ".join(method for method, _ in series[MAX_SERIES:])
         yield Figure(svg, f"{caption} Not drawn: {others}." if others else caption)
 
@@ -241,7 +240,7 @@ def _size_figure(name, methods):
     sizes = range(1 + max(int(np.flatnonzero(share)[-1]) for _, share in shares))
     series = [(label, share[: len(sizes)].tolist()) for label, share in shares]
     svg = plots.size_plot(list(sizes), series, title=f"sizes: {name}")
-    return Figure(svg, f"Share of the rows of {escaped(name)} by number of labels, true and predicted.")
+    return Figure(svg, f"Share of the rows of {name} by number of labels, true and predicted.")
 
 
 def descent_sections(records) -> Iterator[Section]:
@@ -256,21 +255,20 @@ def descent_sections(records) -> Iterator[Section]:
         for r in records
     )
     words = (
-        f"Linear MLRH on all rows of {escaped(name)}, C = 1: the same objective by the paper's "
+        f"Linear MLRH on all rows of {name}, C = 1: the same objective by the paper's "
         "majorisation-minimisation (with the step that is safe for all labels jointly), by L-BFGS and by Newton's "
         "method with conjugate gradients.",
     )
     table = Table(
         "Solvers", ("", "iterations", "objective reached", "seconds"), rows, ("Iterations are capped at 500.",)
     )
-    caption = f"Objective above the best value found, by iteration, on {escaped(name)}."
+    caption = f"Objective above the best value found, by iteration, on {name}."
     yield Section("Objective by iteration", words, (table,), (Figure(svg, caption),))
 
 
 def missing(left, failures) -> tuple[str, ...]:
     """Paragraphs that say what a report lacks."""
-    sentences = [f"Left out: {sentence}" for sentence in left] + [f"Failed: {sentence}" for sentence in failures]
-    return tuple(escaped(sentence) for sentence in sentences)
+    return *(f"Left out: {sentence}" for sentence in left), *(f"Failed: {sentence}" for sentence in failures)
 
 
 def footer(command) -> tuple[str, ...]:
@@ -278,7 +276,7 @@ def footer(command) -> tuple[str, ...]:
     names = ("mlrh", "numpy", "scipy", "scikit-learn", "statsmodels")
     versions = ", ".join(f"{name} {_version(name)}" for name in names)
     python = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    return f"Made by `{command}` on {date.today().isoformat()}.", f"{versions}; {python}."
+    return f'Made by "{command}" on {date.today().isoformat()}.', f"{versions}; {python}."
 
 
 def _version(name):

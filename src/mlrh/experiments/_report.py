@@ -1,11 +1,9 @@
 """Reports as Markdown, as one self-contained HTML page and in the terminal. Knows nothing of where numbers come from.
 
-Titles, column names and cells are plain text, and whatever they hold is escaped. Paragraphs, notes, captions and footer
-lines may hold `code`, **bold** and [text](url); text from outside goes into them through `escaped`.
+All text is plain, and whatever it holds is escaped; only a whole cell can be marked as the best one, by **...**.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from itertools import count
@@ -14,7 +12,6 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.rule import Rule
-from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -74,11 +71,6 @@ def write_report(report, folder):
     return tuple(contents)
 
 
-def escaped(text):
-    """The text with its signs of bold, code and links disarmed, to be put into a paragraph."""
-    return re.sub(r"([\\`*\[\]])", r"\\\1", str(text))
-
-
 # Markdown
 
 
@@ -93,7 +85,7 @@ def to_markdown(report):
             blocks += _markdown_table(table)
         for figure in section.figures:
             figures += 1
-            caption = _marked(figure.caption, _MARKDOWN)
+            caption = _markdown_text(one_line(figure.caption))
             blocks.append(f"[Figure {figures}]({PAGE}#figure-{figures}), in the HTML page: {caption}")
     if report.footer:
         blocks += ["---", *map(_markdown_paragraph, report.footer)]
@@ -128,7 +120,7 @@ def _padded(cells, widths):
 
 
 def _markdown_paragraph(text):
-    written = _marked(text, _MARKDOWN)
+    written = _markdown_text(one_line(text))
     # What would start a heading, a list, a quotation or a rule at the start of a line.
     return re.sub(r"^(\d+)([.)])|^([#+\-=])", lambda m: f"{m[1]}\\{m[2]}" if m[1] else f"\\{m[3]}", written)
 
@@ -210,7 +202,7 @@ def _html_section(section, anchor, figures_before):
 
 
 def _html_figure(figure, number):
-    caption = f"<figcaption>Figure {number}: {_marked(figure.caption, _HTML)}</figcaption>"
+    caption = f"<figcaption>Figure {number}: {escape(one_line(figure.caption))}</figcaption>"
     return f'<figure id="figure-{number}">\n{figure.svg}\n{caption}\n</figure>\n'
 
 
@@ -226,7 +218,7 @@ def _html_table(table):
     # A box that scrolls must be reachable by keyboard, and then it needs a name.
     label = title or "Table"
     scroll = f'<div class="scroll" role="region" tabindex="0" aria-label="{label}">'
-    notes = "".join(f'<p class="note">{_marked(note, _HTML)}</p>\n' for note in table.notes)
+    notes = "".join(f'<p class="note">{escape(one_line(note))}</p>\n' for note in table.notes)
     body = f"<table>\n<thead>\n<tr>{head}</tr>\n</thead>\n<tbody>\n{rows}</tbody>\n</table>"
     return f"{heading}{scroll}\n{body}\n</div>\n{notes}"
 
@@ -245,7 +237,7 @@ def _html_cell(cell):
 
 
 def _html_paragraphs(paragraphs):
-    return "".join(f"<p>{_marked(text, _HTML)}</p>\n" for text in paragraphs)
+    return "".join(f"<p>{escape(one_line(text))}</p>\n" for text in paragraphs)
 
 
 # Terminal
@@ -266,12 +258,12 @@ def to_terminal(report, console):
     if report.footer:
         console.print()
         for text in report.footer:
-            console.print(_rich_text(text, style="dim"))
+            console.print(Text(one_line(text), style="dim"))
 
 
 def _print_paragraph(text, console):
     console.print()
-    console.print(_rich_text(text))
+    console.print(Text(one_line(text)))
 
 
 def _print_table(table, console):
@@ -295,7 +287,7 @@ def _print_table(table, console):
             part.add_row(*(row[place] for place in places))
         console.print(part)
     for note in table.notes:
-        console.print(_rich_text(note, style="dim"))
+        console.print(Text(one_line(note), style="dim"))
 
 
 def _column_parts(widths, room):
@@ -314,11 +306,7 @@ def _column_parts(widths, room):
     return parts, max(1, first)
 
 
-def _rich_text(text, style=""):
-    return Text.assemble(_marked(text, _TERMINAL), style=style)
-
-
-# Text with marks
+# Cells
 
 
 def _lines(text):
@@ -331,70 +319,3 @@ def _cell(cell):
     text = _lines(cell)
     inner = text[2:-2].strip() if text.startswith("**") and text.endswith("**") else ""
     return (inner, True) if inner else (text, False)
-
-
-@dataclass(frozen=True)
-class _Writer:
-    """How one output writes plain text, code, bold text and links; what is inside bold and links comes written."""
-
-    text: Callable
-    code: Callable
-    bold: Callable
-    link: Callable
-    join: Callable
-
-
-def _marked(text, writer):
-    """A text with marks, as the writer writes it; marks that aren't closed are text."""
-    return _written(one_line(text), writer)
-
-
-def _written(text, writer):
-    pieces, end = [], 0
-    for match in _MARK.finditer(text):
-        pieces += [writer.text(text[end : match.start()]), _written_mark(match, writer)]
-        end = match.end()
-    return writer.join([*pieces, writer.text(text[end:])])
-
-
-def _written_mark(match, writer):
-    if match["sign"]:
-        return writer.text(match["sign"])
-    if match["code"]:
-        return writer.code(match["code"])
-    if match["bold"]:
-        return writer.bold(_written(match["bold"], writer))
-    inside = _written(match["label"], writer)
-    return writer.link(inside, match["url"]) if _SAFE_URL.match(match["url"]) else inside
-
-
-_MARK = re.compile(
-    r"\\(?P<sign>[\\`*\[\]])"
-    r"|`(?P<code>[^`]+)`"
-    r"|\*\*(?P<bold>(?=[^\s*])(?:\\.|[^\\])+?(?<!\s))\*\*"
-    r"|\[(?P<label>(?:\\.|[^\\\[\]])+)\]\((?P<url>[^\s()<>]+)\)"
-)
-# A page that anybody may pass on must not hold an address that runs code.
-_SAFE_URL = re.compile(r"(https?://|mailto:|#|(?!//)[\w./%-]+([?#]|$))", re.IGNORECASE)
-
-_MARKDOWN = _Writer(
-    text=_markdown_text,
-    code=lambda text: f"`{text}`",
-    bold=lambda text: f"**{text}**",
-    link=lambda text, url: f"[{text}]({url})",
-    join="".join,
-)
-_HTML = _Writer(
-    text=escape,
-    code=lambda text: f"<code>{escape(text)}</code>",
-    bold=lambda text: f"<strong>{text}</strong>",
-    link=lambda text, url: f'<a href="{escape(url)}">{text}</a>',
-    join="".join,
-)
-_TERMINAL = _Writer(
-    text=Text,
-    code=lambda text: Text(text, style="cyan"),
-    bold=lambda text: Text.assemble(text, style="bold"),
-    link=lambda text, url: Text.assemble(text, style=Style(underline=True, link=url)),
-    join=lambda pieces: Text.assemble(*pieces),
-)

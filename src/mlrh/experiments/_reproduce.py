@@ -22,7 +22,7 @@ from mlrh.experiments import _protocol as plans
 from mlrh.experiments._methods import FAMILIES, PROGRAMS, available_programs
 from mlrh.experiments._protocol import Dataset, Profile, Task, run_task
 from mlrh.experiments._records import RecordFile, key_of
-from mlrh.experiments._report import Report, escaped
+from mlrh.experiments._report import Report
 
 PAPER_SETS = ("scene", "emotions")
 DIGITS = "digits"
@@ -150,7 +150,7 @@ def compare(dataset, families, profile, folder, *, n_jobs=None, report=lambda st
         raise ValueError(f"No method could be run: {work.failures[0]}.")
     sections = tuple(pages.comparison_sections(nested, profile))
     summary = (
-        f"Methods compared on {escaped(dataset.name)}: the same {plans.N_FOLDS} outer folds for all, every "
+        f"Methods compared on {dataset.name}: the same {plans.N_FOLDS} outer folds for all, every "
         f"hyperparameter chosen by {profile.inner_folds}-fold cross validation on the training part. Profile: "
         f"{profile.name}.",
         *pages.missing((), work.failures),
