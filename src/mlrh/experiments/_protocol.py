@@ -46,13 +46,13 @@ class Profile:
 
 # What the methods choose from; gamma is in units of 1 / (n_features * variance of the features). Fixed before the first
 # run and not touched since: a record's key depends on the grid, so another value here is another experiment.
-QUICK_GRIDS = {
+QUICK_GRIDS: dict[str, dict[str, Any]] = {
     "rbf": {"C": (1.0, 10.0, 100.0), "gamma": (0.3, 1.0)},
     "linear": {"C": (0.01, 0.1, 1.0, 10.0)},
     "forest": {"n_estimators": 200, "min_samples_leaf": (1, 3)},
     "neighbours": {"n_neighbors": (5, 10, 20)},
 }
-FULL_GRIDS = {
+FULL_GRIDS: dict[str, dict[str, Any]] = {
     "rbf": {"C": (0.3, 3.0, 30.0, 300.0), "gamma": (0.1, 0.3, 1.0, 3.0)},
     "linear": {"C": (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)},
     "forest": {"n_estimators": 200, "min_samples_leaf": (1, 3)},
