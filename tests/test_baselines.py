@@ -382,3 +382,13 @@ def test_chains_that_give_sets_no_probability_are_an_error_that_says_why():
         chain_set_log_proba(chain, X[1:], Y)
     with pytest.raises(ValueError, match="a link has other classes than 0 and 1"):
         chain_set_log_proba(ClassifierChain(LogisticRegression()).fit(X, 2 * Y - 1), X, Y)
+
+
+@pytest.mark.parametrize("meta", [LabelPowerset, OrConstant])
+def test_the_last_step_of_a_pipeline_gets_the_weights(meta):
+    weights, y = 0.5 + np.arange(60) % 3, Y[:, 0]
+    plain, piped = (
+        meta(inner).fit(X, y, sample_weight=weights)
+        for inner in (LogisticRegression(), make_pipeline("passthrough", LogisticRegression()))
+    )
+    np.testing.assert_array_equal(piped.predict_proba(X), plain.predict_proba(X))

@@ -10,8 +10,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
 from mlrh._sklearn import HasMethods, fit_context, num_samples
-from mlrh.baselines._base import _for_estimator, _has_proba, _log_proba, _SetClassifier, _weights_to_pass_on
+from mlrh.baselines._base import _has_proba, _log_proba, _SetClassifier, _weights_to_pass_on
 from mlrh.estimators import _targets
+from mlrh.estimators._held_out import validated_rows
 from mlrh.spaces.observed import distinct_sets
 
 
@@ -83,7 +84,7 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
     @available_if(lambda self: _has_proba(self, self._chosen()))
     def predict_proba(self, X) -> np.ndarray:
         """Marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x) (n_samples, n_classes)."""
-        X = _for_estimator(self, X)
+        X = validated_rows(self, X)
         proba = np.ones((num_samples(X), 1)) if self.estimator_ is None else self.estimator_.predict_proba(X)
         if self._targets.is_one_class_per_row:
             return proba
@@ -95,7 +96,7 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
 
         Y holds one set per row of X, in the form of the y of training.
         """
-        X = _for_estimator(self, X)
+        X = validated_rows(self, X)
         log_proba = np.zeros((num_samples(X), 1)) if self.estimator_ is None else _log_proba(self.estimator_, X)
         Y, unknown = self._targets.partial_indicator(Y)
         _targets.check_same_length(log_proba, Y)
@@ -109,7 +110,7 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
         return tags
 
     def _predict_sets(self, X):
-        X = _for_estimator(self, X)
+        X = validated_rows(self, X)
         codes = np.zeros(num_samples(X), np.int64) if self.estimator_ is None else self.estimator_.predict(X)
         return self.sets_[codes]
 

@@ -10,8 +10,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from mlrh._sklearn import HasMethods, fit_context, num_samples
-from mlrh.baselines._base import _for_estimator, _has_proba, _weights_to_pass_on
+from mlrh.baselines._base import _has_proba, _weights_to_pass_on
 from mlrh.estimators import _targets
+from mlrh.estimators._held_out import validated_rows
 
 
 class OrConstant(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
@@ -73,13 +74,13 @@ class OrConstant(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     def predict(self, X):
         """Classes of the rows of X, (n_samples,)."""
-        X = _for_estimator(self, X)
+        X = validated_rows(self, X)
         return np.repeat(self.constant_, num_samples(X)) if self.estimator_ is None else self.estimator_.predict(X)
 
     @available_if(lambda self: _has_proba(self, self.estimator))
     def predict_proba(self, X):
         """Probabilities of the classes, (n_samples, n_classes); 1 for a constant."""
-        X = _for_estimator(self, X)
+        X = validated_rows(self, X)
         if self.estimator_ is None:
             return np.tile((self.classes_ == self.constant_).astype(np.float64), (num_samples(X), 1))
         return self.estimator_.predict_proba(X)

@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
@@ -51,7 +51,7 @@ class _Problem:
         return not (self.Y == UNKNOWN).any()
 
 
-class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
+class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
     """The classifiers without the part that turns X into scores."""
 
     intercept_: np.ndarray
@@ -106,12 +106,13 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         starts = () if earlier is None else ((*self._project(prepared, earlier), self.label_space_),)
         self._settle(problem, prepared, starts, iterations=iterations)
 
-    def _fit_path(self, X, y, Cs, sample_weight=None):
+    def _fit_path(self, X, y, Cs, sample_weight=None, form=None):
         """Yields a fitted copy of this estimator for each C in turn; what doesn't depend on C is done once.
 
-        Each fit starts from the last two or three, extrapolated along log C, whichever start is better.
+        Each fit starts from the last two or three, extrapolated along log C, whichever start is better. The form is
+        that of all rows, of which y may be a part.
         """
-        problem = self._pose(X, y, sample_weight)
+        problem = self._pose(X, y, sample_weight, form)
         prepared = self._prepare(problem.X, problem.weights, max(Cs), keep_gram=True)
         reached: list[tuple] = []
         metric = solvers.MetricOfPath()
@@ -123,12 +124,15 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
             reached = [*reached[-2:], fitted._settle(problem, prepared, starts, metric_at=metric_at)]
             yield fitted
 
-    def _pose(self, X, y, sample_weight):
+    def _pose(self, X, y, sample_weight, form=None):
         """The _Problem of the training rows, all checked."""
         self._check_penalty()
         noting = copy(self)  # gets n_features_in_ and names: if this fit fails, self keeps those of the last one
         X = noting._validate_X(X, reset=True)
-        form, Y = _targets.encode(y, partly_known=True)
+        if form is None:
+            form, Y = _targets.encode(y, partly_known=True)
+        else:
+            Y = form.indicator(y, partly_known=True)
         _targets.check_same_length(X, Y)
         weights = _sklearn.check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         check_strength(self.C, weights)
@@ -136,6 +140,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         if len(support) < len(weights):
             _targets.check_any(support)
             X, Y, weights = self._rows(X, support), Y[support], weights[support]
+        if isinstance(self.label_space, str):  # an instance says how many labels there are, seen in these rows or not
             form, Y = form.seen_in(Y)
         _targets.check_every_label_known(form.classes, Y)
         problem = self._problem(X, Y, weights, support, form, noting)
@@ -207,11 +212,6 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         other._store(problem, prepared, objective, parameters)
         return {name: value for name, value in vars(other).items() if value is not vars(self).get(name, other)}
 
-    def predict(self, X):
-        """Label sets for the rows of X by the `decision`, in the form of the y of training."""
-        sets = self._decide(self.distribution(X))
-        return self._targets.decode(sets, X)
-
     def predict_proba(self, X) -> np.ndarray:
         """Marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x) (n_samples, n_classes)."""
         distribution = self.distribution(X)
@@ -233,11 +233,6 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         """The distribution of the label set of each row of X, a LabelSetDistribution."""
         return self._distribution_of(self._scores(X))
 
-    def score(self, X, y, sample_weight=None) -> float:
-        """Share of rows whose predicted set is exactly right."""
-        predicted = self._decide(self.distribution(X))  # before y is looked at: raises NotFittedError first
-        return self._targets.share_right(predicted, y, sample_weight)
-
     def __sklearn_is_fitted__(self):
         """Whether a fit has ended; one that failed after validating X has not."""
         return hasattr(self, "_targets")
@@ -252,6 +247,9 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     def _scores(self, X):
         check_is_fitted(self)
         return self._scores_of(self._compared(X))
+
+    def _predict_sets(self, X):
+        return self._decide(self.distribution(X))
 
     def _distribution_of(self, scores):
         return self.label_space_.with_jobs(self.n_jobs).distribution(scores)

@@ -15,7 +15,7 @@ from scipy.special import logit
 from sklearn.base import clone
 from sklearn.model_selection import check_cv
 from sklearn.pipeline import Pipeline
-from sklearn.utils.validation import has_fit_parameter, validate_data
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
 
 from mlrh import decisions
 from mlrh._indicators import UNKNOWN, as_indicator
@@ -80,7 +80,7 @@ def task(estimator, X, form, Y, sample_weight) -> Task:
     _targets.check_same_length(X, Y)
     _check_every_label_known(Y)
     weights = check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    name = None if sample_weight is None else _name_of_weights(estimator)
+    name = None if sample_weight is None else name_of_weights(estimator)
     if (weights == 0).any():
         form, Y = _shown(form, Y, weights > 0)
     y = form.decode(Y) if form.is_one_class_per_row else Y.astype(np.int64)
@@ -135,11 +135,25 @@ def take_over(meta, fitted):
 
 
 def validated_rows(meta, X):
-    """X for the estimator within a fitted meta-estimator, its columns checked against those of training."""
+    """X for the estimator within a meta-estimator, which must be fitted; names and number of columns as in training."""
+    check_is_fitted(meta)
     shape = getattr(X, "shape", ())
     if len(shape) == 1 and hasattr(meta, "n_features_in_"):
         raise ValueError(f"X must have a column per feature; got shape {shape}. Reshape your data to a matrix.")
     return validate_data(meta, X, reset=False, skip_check_array=True)
+
+
+def name_of_weights(estimator):
+    """The name of sample_weight in the estimator's fit; in a pipeline the name of its last step comes first."""
+    if isinstance(estimator, Pipeline):
+        step, last = estimator.steps[-1]
+        return f"{step}__{name_of_weights(last)}"
+    # Searches hand on what their fit gets. The class that they all have is private, these two parameters are not.
+    if {"refit", "error_score"} <= estimator.get_params(deep=False).keys():
+        return name_of_weights(estimator.estimator)
+    if not has_fit_parameter(estimator, "sample_weight"):
+        raise ValueError(f"sample_weight must be None, because {type(estimator).__name__}.fit doesn't take it.")
+    return "sample_weight"
 
 
 def label_scores(fitted, X, never, method) -> np.ndarray:
@@ -178,19 +192,6 @@ def _check_every_label_known(Y):
             f"y needs every label known, since held-out sets are compared with it; {np.count_nonzero(unknown)} rows "
             f"have NaN or masked entries, the first is row {int(np.argmax(unknown))}. Drop these rows."
         )
-
-
-def _name_of_weights(estimator):
-    """The name of sample_weight in the estimator's fit; in a pipeline the name of its last step comes first."""
-    if isinstance(estimator, Pipeline):
-        step, last = estimator.steps[-1]
-        return f"{step}__{_name_of_weights(last)}"
-    # Searches hand on what their fit gets. The class that they all have is private, these two parameters are not.
-    if {"refit", "error_score"} <= estimator.get_params(deep=False).keys():
-        return _name_of_weights(estimator.estimator)
-    if not has_fit_parameter(estimator, "sample_weight"):
-        raise ValueError(f"sample_weight must be None, because {type(estimator).__name__}.fit doesn't take it.")
-    return "sample_weight"
 
 
 def _shown(form, Y, present):

@@ -1,14 +1,17 @@
 """The forms of y: from what the user gave to the indicator matrix that everything else works on, and back.
 
 Forms: an indicator matrix (array, nested list, pandas or polars DataFrame, sparse), a list of label sets, or one class
-per row. `encode` recognises the form once. The `Targets` it returns convert a later y, and predictions back.
+per row. `encode` recognises the form once. The `Targets` it returns convert a later y, and predictions back, as
+`SetClassifier` does for every classifier here.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from numbers import Integral
 
 import numpy as np
 from scipy import sparse
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
@@ -140,6 +143,8 @@ class Targets:
             return self, Y
         if self.kind == "sets":
             seen = Y.any(axis=0)
+            if not seen.any():
+                raise ValueError("y must hold a label in some row of positive weight; all label sets there are empty.")
             return replace(self, classes=self.classes[seen]), np.ascontiguousarray(Y[:, seen])
         seen = np.array([not Y.all(), Y.any()]) if Y.shape[1] == 1 else Y.any(axis=0)
         if seen.sum() < 2:
@@ -200,6 +205,26 @@ class Targets:
     def _names(self):
         names = [repr(name) for name in self.classes.tolist()]
         return ", ".join(names if len(names) <= 8 else [*names[:7], f"... ({len(names)} in all)"])
+
+
+class SetClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier whose y has any of the forms, kept as `_targets` in fit; a subclass predicts indicator matrices."""
+
+    _targets: Targets
+    classes_: np.ndarray
+
+    def predict(self, X):
+        """Label sets for the rows of X, in the form of the y of training."""
+        sets = self._predict_sets(X)
+        return self._targets.decode(sets, X)
+
+    def score(self, X, y, sample_weight=None) -> float:
+        """Share of rows whose predicted set is exactly right, whatever predictions are to maximise."""
+        predicted = self._predict_sets(X)  # before y is looked at: raises NotFittedError first
+        return self._targets.share_right(predicted, y, sample_weight)
+
+    @abstractmethod
+    def _predict_sets(self, X) -> np.ndarray: ...
 
 
 FORMS = {

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from joblib import Parallel, delayed
 from scipy.optimize import brentq
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
+from sklearn.base import MetaEstimatorMixin
 from sklearn.isotonic import IsotonicRegression
 from sklearn.utils import get_tags, indexable
 from sklearn.utils.metaestimators import available_if
@@ -81,7 +81,7 @@ class Selected:
     confidence: np.ndarray
 
 
-class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+class CalibratedSets(MetaEstimatorMixin, _targets.SetClassifier):
     """A classifier whose confidence, the probability that its set is exactly right, is calibrated by cross validation.
 
     The estimator is fitted once per fold, and once more to all rows. Its answers for the held-out rows of all folds
@@ -158,7 +158,6 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         "n_jobs": [Integral, None],
     }
     estimator_: Any
-    _targets: _targets.Targets
 
     def __init__(self, estimator, *, method="temperature", cv=None, n_jobs=None):
         self.estimator = estimator
@@ -197,11 +196,6 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         fitted._targets, fitted.classes_ = task.form, task.form.classes
         _held_out.take_over(self, fitted)
         return self
-
-    def predict(self, X):
-        """Label sets for the rows of X by the estimator's own decision, in the form of the y of training."""
-        sets = self._answers(X).sets(self.temperature_)
-        return self._targets.decode(sets, X)
 
     def confidence(self, X) -> np.ndarray:
         """Calibrated probability that the predicted set of each row is exactly right, (n_samples,).
@@ -279,11 +273,6 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             return distribution.cardinality_pmf()
         return distribution.marginals()
 
-    def score(self, X, y, sample_weight=None) -> float:
-        """Share of rows whose predicted set is exactly right."""
-        predicted = self._answers(X).sets(self.temperature_)  # before y is looked at: raises NotFittedError first
-        return self._targets.share_right(predicted, y, sample_weight)
-
     def __sklearn_tags__(self):
         tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
         tags.input_tags, tags.classifier_tags = own.input_tags, own.classifier_tags or tags.classifier_tags
@@ -313,8 +302,11 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def _error(self, confidence, correct):
         return metrics.expected_calibration_error(confidence, correct, sample_weight=self._weights)
 
+    def _predict_sets(self, X):
+        """Sets by the estimator's own decision."""
+        return self._answers(X).sets(self.temperature_)
+
     def _answers(self, X):
-        check_is_fitted(self)
         return ask(self.estimator_, _held_out.validated_rows(self, X), self._targets, self._never)
 
 

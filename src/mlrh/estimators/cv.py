@@ -399,8 +399,9 @@ def validation_scores(
     n_jobs : processes over folds and settings
     """
     tasks = [(train, held_out, setting) for train, held_out in splits for setting in settings]
+    form, _ = _targets.encode(y, partly_known=True)  # a fold may lack a label
     paths = Parallel(n_jobs=min(effective_n_jobs(n_jobs), len(tasks)))(
-        delayed(_path_scores)(estimator, (X, y, sample_weight), train, held_out, setting, Cs, scorers)
+        delayed(_path_scores)(estimator, (X, y, sample_weight, form), train, held_out, setting, Cs, scorers)
         for train, held_out, setting in tasks
     )
     scores = np.array(paths, dtype=np.float64).reshape(len(splits), len(settings), len(Cs), len(scorers))
@@ -450,8 +451,8 @@ def best_index(scores, *, decimals=None) -> tuple[int, int]:
 
 
 def _path_scores(estimator, rows, train, held_out, setting, Cs, scorers):
-    """Scores (n_Cs, n_scorers) of one fold at one setting; rows are X, y and weights (or None)."""
-    X, y, weights = rows
+    """Scores (n_Cs, n_scorers) of one fold at one setting; rows are X, y, weights (or None) and the form of y."""
+    X, y, weights, form = rows
     model = clone(estimator).set_params(**setting)
     if weights is not None:
         train, held_out = (np.asarray(part)[weights[part] > 0] for part in (train, held_out))
@@ -469,7 +470,7 @@ def _path_scores(estimator, rows, train, held_out, setting, Cs, scorers):
         held_out_rows = _HeldOut(X_held_out, y_held_out)
         return [
             [held_out_rows.score(fitted, scorer, own) for scorer, own in zip(scorers, arguments, strict=True)]
-            for fitted in _fits(model, X_train, y_train, Cs, weight)
+            for fitted in _fits(model, X_train, y_train, Cs, weight, form)
         ]
 
 
@@ -488,10 +489,10 @@ class _HeldOut:
         return OF_DISTRIBUTIONS[scorer](fitted, distribution, self._y, **arguments)
 
 
-def _fits(model, X, y, Cs, weight):
+def _fits(model, X, y, Cs, weight, form):
     """Yields the model fitted at each C; an error of a fit says that it belongs to a fold."""
     try:
-        yield from model._fit_path(X, y, Cs, weight)
+        yield from model._fit_path(X, y, Cs, weight, form)
     except ValueError as error:
         raise ValueError(f"A fold can't be fitted (rows are counted within its training part): {error}") from error
 

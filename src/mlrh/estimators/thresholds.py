@@ -13,10 +13,10 @@ from typing import Any, Self
 
 import numpy as np
 from joblib import Parallel, delayed
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
+from sklearn.base import MetaEstimatorMixin
 from sklearn.utils import get_tags, indexable
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from mlrh._indicators import as_indicator
 from mlrh._sklearn import HasMethods, Interval, StrOptions, check_sample_weight, fit_context
@@ -89,7 +89,7 @@ def best_thresholds(Y, scores, *, metric="f1_macro", per_label=True, beta=1.0, s
     return tune(rows, metric_of(metric, beta), np.full(Y.shape[1], bool(per_label)))[0]
 
 
-class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+class TunedThresholds(MetaEstimatorMixin, _targets.SetClassifier):
     """A classifier that predicts the labels whose probability exceeds a threshold chosen for a metric.
 
     The estimator is fitted once per fold, and once more to all rows. The thresholds are chosen among all distinct
@@ -167,7 +167,6 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         "n_jobs": [Integral, None],
     }
     estimator_: Any
-    _targets: _targets.Targets
 
     def __init__(self, estimator, *, metric="f1_macro", per_label=True, cv=None, beta=1.0, n_jobs=None):
         self.estimator = estimator
@@ -209,11 +208,6 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         _held_out.take_over(self, fitted)
         return self
 
-    def predict(self, X):
-        """Label sets for the rows of X in the form of the y of training."""
-        sets = self._predict_sets(X)
-        return self._targets.decode(sets, X)
-
     @available_if(lambda self: _gives_probabilities_of_labels(self))
     def predict_proba(self, X) -> np.ndarray:
         """The estimator's P(y_k = 1 | x), (n_samples, n_labels), once fitted to labels.
@@ -230,11 +224,6 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         """
         scores = self._scores(X) - self.thresholds_
         return scores[:, 0] if self._targets.is_one_class_per_row else scores
-
-    def score(self, X, y, sample_weight=None) -> float:
-        """Share of rows whose predicted set is exactly right, whatever the metric, as for every classifier here."""
-        predicted = self._predict_sets(X)  # before y is looked at: raises NotFittedError first
-        return self._targets.share_right(predicted, y, sample_weight)
 
     def __sklearn_tags__(self):
         tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
@@ -261,7 +250,6 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return (self._scores(X) > self.thresholds_).astype(np.int8)
 
     def _scores(self, X):
-        check_is_fitted(self)
         return _scores(self.estimator_, _held_out.validated_rows(self, X), self._never)
 
 
