@@ -29,13 +29,13 @@ every_space = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 def session_of(space, rows=ROWS, **options):
-    return Session(space.distribution(rows), NAMES, **{"sizes": (1, 4), **options})
+    return Session(space.distribution(rows), NAMES, **options)
 
 
 def session_of_many(n_labels, *size_bias):
     """One row of so many labels, all of score 0, in sets of any size."""
     space = CardinalitySpace(n_labels, 0, n_labels, *size_bias)
-    return Session(space.distribution(np.zeros((1, n_labels))), list(map(str, range(n_labels))), sizes=(0, n_labels))
+    return Session(space.distribution(np.zeros((1, n_labels))), list(map(str, range(n_labels))))
 
 
 def enumerated(case, scores, known):
@@ -223,7 +223,7 @@ def test_the_next_row_without_decisions_comes_after_this_one_and_then_from_the_s
 def test_of_many_labels_those_shown_first_are_the_probable_the_known_and_the_best():
     scores = np.random.default_rng(1).normal(-4, 1, size=(1, 80))
     names = [f"label {k}" for k in range(80)]
-    session = Session(CardinalitySpace(80, 1, 5).distribution(scores), names, sizes=(1, 5))
+    session = Session(CardinalitySpace(80, 1, 5).distribution(scores), names)
     order = np.argsort(-scores[0])
     rarest = names[order[-1]]
     answer = session.decide(1, rarest, 0)

@@ -111,7 +111,7 @@ def answered(session, path, body, changes):
 def session_of(scores, smallest=1, largest=1):
     n_labels = len(scores[0])
     names = NAMES if n_labels == 3 else list(map(str, range(n_labels)))
-    return Session(CardinalitySpace(n_labels, smallest, largest).distribution(scores), names, sizes=(smallest, largest))
+    return Session(CardinalitySpace(n_labels, smallest, largest).distribution(scores), names)
 
 
 SCORES = [[2.0, 1.0, 0.0], [0.0, 1.0, 2.0], [0.0, 2.0, 1.0]]

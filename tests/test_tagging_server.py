@@ -36,7 +36,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def server(store):
-    session = Session(DISTRIBUTION, NAMES, sizes=(1, 2), keep=store.keep)
+    session = Session(DISTRIBUTION, NAMES, keep=store.keep)
     with running(TaggingServer(session, about={"name": "songs", "output": str(store.path), "n_resumed": 3})) as server:
         yield server
 

@@ -84,6 +84,7 @@ def effective_threads(n_jobs=None):
     return n_jobs if n_jobs > 0 else max(1, _n_cores() + 1 + n_jobs)
 
 
+BLOCK_OPERATIONS = 500_000  # of one block: about a millisecond, short enough to share out, long enough to be worth it
 MIN_OPERATIONS = 200_000_000  # of one product; below, it is over before a second thread could help
 
 

@@ -307,7 +307,8 @@ class CalibratedSets(MetaEstimatorMixin, _targets.SetClassifier):
         return self._answers(X).sets(self.temperature_)
 
     def _answers(self, X):
-        return ask(self.estimator_, _held_out.validated_rows(self, X), self._targets, self._never)
+        X = _held_out.validated_rows(self, X)
+        return ask(self.estimator_, X, self._targets, self._never)
 
 
 @dataclass(frozen=True, eq=False)

@@ -250,7 +250,8 @@ class TunedThresholds(MetaEstimatorMixin, _targets.SetClassifier):
         return (self._scores(X) > self.thresholds_).astype(np.int8)
 
     def _scores(self, X):
-        return _scores(self.estimator_, _held_out.validated_rows(self, X), self._never)
+        X = _held_out.validated_rows(self, X)
+        return _scores(self.estimator_, X, self._never)
 
 
 def _check_estimator(estimator, form):

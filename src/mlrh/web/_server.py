@@ -102,7 +102,6 @@ def make_session(model, X, *, label_names=None, feature_names=None, output=None)
     session = Session(
         parts.distribution,
         names,
-        sizes=parts.distribution.sizes(),
         known=None if store is None else store.known,
         features=parts.features,
         keep=None if store is None else store.keep,
@@ -155,7 +154,6 @@ class _Parts(NamedTuple):
     """What a session is made of."""
 
     distribution: Any
-    classifier: Any
     features: Features
     fingerprints: Fingerprints
     label_names: Sequence
@@ -174,7 +172,7 @@ def _of_model(model, data, feature_names):
     shown = data.conform(model.schema)
     columns = shown.X, shown.feature_names, shown.categories
     described = Features(*columns), Fingerprints(*columns), model.schema.label_names, data.name
-    return _Parts(model.distribution(data), model.classifier, *described)
+    return _Parts(model.distribution(data), *described)
 
 
 def _of_classifier(classifier, X, feature_names):
@@ -196,7 +194,7 @@ def _of_classifier(classifier, X, feature_names):
     features = Features(X, [str(name) for name in names])
     # The classifier knows columns by their place only, and names may be left out the next time.
     fingerprints = Fingerprints(X, [str(column) for column in range(n_features)])
-    return _Parts(distribution, classifier, features, fingerprints, labels, "the rows")
+    return _Parts(distribution, features, fingerprints, labels, "the rows")
 
 
 def _has_screen():

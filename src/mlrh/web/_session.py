@@ -34,8 +34,6 @@ class Session:
     distribution : LabelSetDistribution
         Of all rows, given nothing.
     label_names : sequence of str
-    sizes : (int, int)
-        The smallest and the largest label set of the model; only for words about what is impossible.
     known : array of shape (n_rows, n_labels) of 1, 0 and NaN, optional
         What is known at the start.
     features : function of a row's index, optional
@@ -49,7 +47,6 @@ class Session:
         distribution: LabelSetDistribution,
         label_names: Sequence[str],
         *,
-        sizes: tuple[int, int],
         known=None,
         features: Callable[[int], list[dict]] | None = None,
         keep: Keep | None = None,
@@ -57,7 +54,7 @@ class Session:
         self._distribution = distribution
         self._names = _checked_names(label_names, distribution.shape)
         self._index = {name: index for index, name in enumerate(self._names)}
-        self._sizes = sizes
+        self._sizes = distribution.sizes()  # of the smallest and the largest label set
         shape = distribution.shape
         self._known = as_known(np.full(shape, np.nan) if known is None else known, shape)
         self._touched = (self._known != UNKNOWN).any(axis=1)

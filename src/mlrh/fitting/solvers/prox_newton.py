@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import linalg
 
-from mlrh._parallel import map_blocks
+from mlrh._parallel import BLOCK_OPERATIONS, map_blocks
 from mlrh.fitting.metric import MAX_FACTORED, check_squares, reciprocals
 from mlrh.fitting.solvers._coordinate_descent import columns_of, descend
 from mlrh.fitting.solvers.base import best_of, iterate, newton_decrease, solver
@@ -26,7 +26,6 @@ MAX_SWEEPS = 50  # over a label's working set in one iteration: bounds its price
 SMALL_GAIN = 0.03  # a sweep that adds less than this share to the gains is the last: the model is only an approximation
 MIN_GROWTH = 32  # zeros that may join a working set; or twice the number of nonzero coefficients, if that is more
 QUICK = 0.25  # without joint steps, the decrease left must shrink to this share in each iteration
-TARGET_OPERATIONS = 500_000  # of a sweep over the labels that one thread takes at a time: about a millisecond
 
 
 @solver(needs={"hessian", "l1"}, options=("n_jobs",))
@@ -175,7 +174,7 @@ class _Fit:
                     (MAX_SWEEPS, SMALL_GAIN),
                 )
 
-        labels_per_block = max(1, TARGET_OPERATIONS // max(1, len(self.columns[0])))
+        labels_per_block = max(1, BLOCK_OPERATIONS // max(1, len(self.columns[0])))
         map_blocks(work, len(coef), rows_per_block=labels_per_block, n_jobs=self.n_jobs)
         return coef, offsets, decreases
 

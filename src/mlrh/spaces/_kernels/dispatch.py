@@ -11,11 +11,10 @@ From MANY_LABELS on, the rows of a block first try the tilt of its first row, so
 import numpy as np
 from scipy.special import expit
 
-from mlrh._parallel import map_blocks
+from mlrh._parallel import BLOCK_OPERATIONS, map_blocks
 from mlrh._simd import LANES
 from mlrh.spaces._kernels import divide_and_conquer, lanes, plain, ranking, wide_range
 
-TARGET_OPERATIONS = 500_000  # of one block: about a millisecond, short enough to share out, long enough to be worth it
 FEW_ROWS = 4 * LANES  # rows of a block at least: fewer don't pay for its buffers and its first tilt
 # exp(-500) = 1e-217: a size whose bias is this far below the largest may fall short of SAFE_TOTAL (1e-240).
 LOG_RANGE = 500.0
@@ -128,10 +127,8 @@ def sample(scores, size_bias, n_draws, random_state):
     # Uniforms are made in blocks of bounded memory, in an order that does not depend on the block size.
     n_rows, n_labels = scores.shape
     sets = np.empty((n_rows, n_draws, n_labels), np.int8)
-    draws_per_block = min(n_draws, max(1, TARGET_OPERATIONS // (n_labels + 1)))
-    rows_per_block = (
-        max(1, TARGET_OPERATIONS // (draws_per_block * (n_labels + 1))) if draws_per_block == n_draws else 1
-    )
+    draws_per_block = min(n_draws, max(1, BLOCK_OPERATIONS // (n_labels + 1)))
+    rows_per_block = max(1, BLOCK_OPERATIONS // (draws_per_block * (n_labels + 1))) if draws_per_block == n_draws else 1
 
     def work(rows):
         for start in range(0, n_draws, draws_per_block):
@@ -227,6 +224,6 @@ def _over_blocks(work, scores, size_bias, n_jobs, *, passes=1, at_least=1):
     """Results of work over blocks of rows; passes is how often a row goes through the recurrence."""
     # Whole vectors of LANES rows, so that only the last block has idle lanes.
     operations_per_row = scores.shape[1] * len(size_bias) * passes
-    rows = max(at_least, TARGET_OPERATIONS // max(1, operations_per_row))
+    rows = max(at_least, BLOCK_OPERATIONS // max(1, operations_per_row))
     rows_per_block = rows - rows % LANES if rows > LANES else rows
     return map_blocks(work, len(scores), rows_per_block=rows_per_block, n_jobs=n_jobs)

@@ -7,14 +7,13 @@ given its size, a set weighs exp(sum of its scores). `_by_sets`: a list of sets 
 
 import numpy as np
 
-from mlrh._parallel import kernel, map_blocks
+from mlrh._parallel import BLOCK_OPERATIONS, kernel, map_blocks
 from mlrh.spaces._kernels.plain import fill_odds, tilt_towards
 
 TIE = 1e-13  # values that differ by less than this share count as equal, so that rounding does not choose between them
 SAFE_MASS = 1e-240  # as SAFE_TOTAL in `plain`: underflow takes less than 1e-260 of a mass
 NEGLIGIBLE = 1e-30  # a size of lower probability is below the last digit of the sum
 TABLE_ENTRIES = 2**22  # values of a metric that are tabulated at a time: 32 MB
-TARGET_OPERATIONS = 500_000  # of one block of rows: about a millisecond
 
 
 def exact_match_of_counts(tp, fp, fn):
@@ -209,7 +208,7 @@ def _values_by_chunk(scores, pmf, metric, splits, n_jobs):
         table, _ = _table(metric, (first, last), scores.shape[1], sizes)
         values = np.empty((len(scores), last - first + 1))
         operations = scores.shape[1] * pmf.shape[1] + table.size
-        rows_per_block = max(1, TARGET_OPERATIONS // operations)
+        rows_per_block = max(1, BLOCK_OPERATIONS // operations)
 
         def work(rows, first=first, table=table, values=values):
             _fill_values(scores[rows], pmf[rows], low[rows], high[rows], first, table, values[rows])
