@@ -21,6 +21,7 @@ from mlrh import decisions
 from mlrh._indicators import UNKNOWN, as_indicator
 from mlrh._sklearn import check_sample_weight, num_samples, safe_split
 from mlrh.estimators import _targets
+from mlrh.model_selection import MultilabelStratifiedKFold
 from mlrh.spaces import CardinalitySpace, LabelSetDistribution
 
 N_FOLDS = 5  # scikit-learn's default
@@ -98,8 +99,10 @@ def folds(cv, task) -> list:
                 f"Cross validation needs from 2 folds to as many as rows of positive weight; got {n_folds} folds for "
                 f"n_samples={len(present)}."
             )
-        fold = _spread_labels(task.Y[present], n_folds)
-        splits = [(present[fold != number], present[fold == number]) for number in range(n_folds)]
+        stratified = MultilabelStratifiedKFold(n_folds, shuffle=True, random_state=0).split(
+            task.Y[present], task.Y[present]
+        )
+        splits = [(present[train], present[held_out]) for train, held_out in stratified]
     else:
         splits = list(check_cv(cv).split(task.X, task.y))
     numbered = map(_as_numbers, splits)
@@ -204,22 +207,6 @@ def _shown(form, Y, present):
 
 def _as_numbers(split):
     return tuple(np.flatnonzero(rows) if rows.dtype == bool else rows for rows in map(np.asarray, split))
-
-
-def _spread_labels(Y, n_folds):
-    """The fold (n_samples,) of each row, so that rows with and rows without each label are spread evenly.
-
-    As in iterative stratification: the rarest kind of row is dealt out first. Each row goes to the fold that has the
-    fewest rows of that kind and, among these, the fewest rows.
-    """
-    kinds = np.hstack([Y, 1 - Y]).astype(np.int64)
-    fold, in_fold = np.full(len(Y), -1), np.zeros((n_folds, 1 + kinds.shape[1]), np.int64)
-    shuffled = np.random.RandomState(0).permutation(len(Y))
-    for kind in np.argsort(kinds.sum(axis=0), kind="stable"):
-        for row in shuffled[(kinds[shuffled, kind] == 1) & (fold[shuffled] < 0)]:
-            fold[row] = np.lexsort([in_fold[:, 0], in_fold[:, 1 + kind]])[0]
-            in_fold[fold[row]] += np.append(1, kinds[row])
-    return fold
 
 
 def _of_label(part, absent):
