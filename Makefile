@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= $(TWO) -m "not slow"
+FUZZ_SECONDS ?= 300
 TWO := -n 2 --dist worksteal
 
 # Tests whose numbers could depend on the processor: the kernels that BLAS, numba and NumPy choose for it.
@@ -16,7 +17,7 @@ NUMERICAL_TORCH := tests/test_torch_loss.py tests/test_torch_distribution.py
 export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-all test-kernels test-oldest bench lint types imports clean
+.PHONY: help run test test-slow test-all test-kernels test-bounds test-oldest fuzz bench lint types imports clean
 
 help:
 	@echo "make run           the paper's tables beside its figures (mlrh reproduce), into reproduction/"
@@ -25,6 +26,7 @@ help:
 	@echo "make test-all      both"
 	@echo "make test-kernels  numerical tests as on other processors (x86-64)"
 	@echo "make test-oldest   tests with the oldest supported versions (constraints-oldest.txt), in .venv-oldest"
+	@echo "make fuzz          random files and requests, FUZZ_SECONDS (300) for each kind"
 	@echo "make bench         speed beside scikit-learn and LibMultiLabel, into benchmarks/results/ (about an hour)"
 	@echo "make lint          ruff: rules and formatting"
 	@echo "make types         mypy"
@@ -59,9 +61,14 @@ test-kernels: $(VENV)/installed-dev
 	ATEN_CPU_CAPABILITY=default NPY_DISABLE_CPU_FEATURES="$$features" \
 		$(BIN)/python -m pytest $(NUMERICAL) $(NUMERICAL_TORCH)
 
-# Without torch, whose floor is its own.
+# Without torch, whose floor is its own, and without the fuzzers: what is promised of damaged Parquet files needs a pyarrow
+# that has its own faults mended.
 test-oldest: $(VENV)-oldest/installed
-	$(VENV)-oldest/bin/python -m pytest $(TWO) -m "not slow" tests --ignore-glob="tests/test_torch_*"
+	$(VENV)-oldest/bin/python -m pytest $(TWO) -m "not slow" tests --ignore-glob="tests/test_torch_*" --ignore=tests/test_fuzz.py
+
+# With another seed each time, which is printed; CI tries the cases of one seed for ten seconds (tests/test_fuzz.py).
+fuzz: $(VENV)/installed-dev
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
 # LibMultiLabel has an environment of its own; where it can't be made, its lines say so and the rest runs.
 bench: $(VENV)/installed
