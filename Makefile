@@ -17,7 +17,7 @@ NUMERICAL_TORCH := tests/test_torch_loss.py tests/test_torch_distribution.py
 export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-all test-kernels test-bounds test-oldest fuzz bench lint types imports clean
+.PHONY: help run test test-slow test-all test-kernels test-bounds test-oldest fuzz lock release bench lint types imports clean
 
 help:
 	@echo "make run           the paper's tables beside its figures (mlrh reproduce), into reproduction/"
@@ -31,6 +31,8 @@ help:
 	@echo "make lint          ruff: rules and formatting"
 	@echo "make types         mypy"
 	@echo "make imports       import order of the modules"
+	@echo "make lock          requirements-*.txt: the versions of constraints.txt with hashes"
+	@echo "make release       sdist, wheel, SBOM and SHA256SUMS into dist/"
 	@echo "make clean         remove the environments, caches and build results"
 	@echo
 	@echo "MLRH_DATA=FOLDER make run    with the public data sets from a folder instead of a download"
@@ -85,21 +87,50 @@ types: $(VENV)/installed-dev
 imports: $(VENV)/installed-dev
 	$(BIN)/lint-imports
 
+# The versions of constraints.txt with the hashes of all their files, so that every system and Python finds its own.
+# Only versions that constraints.txt doesn't name are chosen here, and only where the files don't name them yet.
+LOCK := pip compile --quiet --universal --python-version 3.11 --constraints constraints.txt --generate-hashes \
+	--no-header --no-annotate --no-emit-index-url --no-emit-find-links
+lock: $(VENV)-release/installed
+	$(VENV)-release/bin/uv $(LOCK) pyproject.toml --extra paper --output-file requirements-run.txt
+	$(VENV)-release/bin/uv $(LOCK) --group build --output-file requirements-build.txt
+	$(VENV)-release/bin/uv $(LOCK) --group release --output-file requirements-release.txt
+
+# The same bytes from the same commit: files are stamped with its time. The list of parts (SBOM, CycloneDX) has the wheel,
+# its dependencies and those of the extra `paper`, with their hashes.
+DIST := dist
+release: export SOURCE_DATE_EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null))
+release: $(VENV)-release/installed
+	rm -rf $(DIST)
+	$(VENV)-release/bin/python -m build --no-isolation --outdir $(DIST)
+	cd $(DIST) && version=$$(ls mlrh-*.whl | cut -d - -f 2) && hash=$$(sha256sum mlrh-*.whl | cut -d " " -f 1) && \
+	{ echo "mlrh==$$version --hash=sha256:$$hash"; cat $(CURDIR)/requirements-run.txt; } | \
+	$(abspath $(VENV))-release/bin/cyclonedx-py requirements --output-reproducible -o mlrh-$$version.cdx.json -
+	cd $(DIST) && sha256sum mlrh-* > SHA256SUMS
+
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-libmultilabel build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-release $(VENV)-libmultilabel build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# The stamps: an install is repeated only after pyproject.toml or constraints.txt has changed.
-$(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[paper]"
+# The stamps: an install is repeated only after one of the files it follows has changed.
+# What it needs must have the hashes of two files; the package itself is then built without the network.
+$(VENV)/installed: pyproject.toml requirements-run.txt requirements-build.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		-r requirements-run.txt -r requirements-build.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 	touch $@
 
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(VENV)/installed $@
+
+$(VENV)-release/installed: requirements-release.txt
+	$(PYTHON) -m venv $(VENV)-release
+	$(VENV)-release/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-release.txt
+	touch $@
 
 $(VENV)-oldest/installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(VENV)-oldest

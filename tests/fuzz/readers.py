@@ -307,7 +307,7 @@ TYPES = [
 
 
 def _parquet(random):
-    names = random.sample(NAMES, random.randint(0, 4)) + ["y", "z"]
+    names = [*random.sample(NAMES, random.randint(0, 4)), *LABELS]
     names = list(dict.fromkeys(names)) if random.random() < 0.9 else names
     n_rows = LONGEST if random.random() < 0.01 else random.randint(0, 5)
     columns = [_arrow_column(random, name in LABELS, n_rows) for name in names]

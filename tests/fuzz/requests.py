@@ -1,7 +1,7 @@
 """Raw HTTP requests to the server of the tagging page, mutated byte by byte and made by a grammar.
 
-The server answers with a well-formed response or closes the connection, prints no traceback, goes on serving, shows rows
-only to who knows the token, loses no change that it has acknowledged, and needs no more memory than at the start.
+The server answers with a well-formed response or closes the connection, prints no traceback, goes on serving, shows
+rows only to who knows the token, loses no change that it has acknowledged, and needs little more memory than at first.
 """
 
 import contextlib
