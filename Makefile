@@ -11,6 +11,8 @@ NUMERICAL := $(addprefix tests/test_,$(addsuffix .py, \
 	processor oracle distribution_any_scale spaces_contract space_edges \
 	label_space_derivatives condition questions expected decisions space_kernels objective solvers proximal quasi_newton row_space products estimators \
 	kernels elastic_net warm_start undetermined))
+# Tests that call the compiled code with the shapes at its edges, one file for each part of it.
+COMPILED := $(addprefix tests/test_,$(addsuffix .py, processor space_kernels space_edges condition expected products proximal))
 NUMERICAL_TORCH := tests/test_torch_loss.py tests/test_torch_distribution.py
 
 # OpenBLAS threads wait by spinning: where the cores are busy, two took over ten times as long as one for a kernel fit.
@@ -25,6 +27,7 @@ help:
 	@echo "make test-slow     long runs, and the wheel alone with its own dependencies"
 	@echo "make test-all      both"
 	@echo "make test-kernels  numerical tests as on other processors (x86-64)"
+	@echo "make test-bounds   tests of the compiled code, where every access beyond an array is an error"
 	@echo "make test-oldest   tests with the oldest supported versions (constraints-oldest.txt), in .venv-oldest"
 	@echo "make fuzz          random files and requests, FUZZ_SECONDS (300) for each kind"
 	@echo "make bench         speed beside scikit-learn and LibMultiLabel, into benchmarks/results/ (about an hour)"
@@ -51,17 +54,22 @@ test-slow: $(VENV)/installed-dev
 
 test-all: test test-slow
 
-# Haswell has AVX2, Nehalem only SSE; "generic" is the least that numba compiles for, kept apart from what it caches for
-# this processor. NumPy refuses names that it doesn't know, so tests/processor.py asks it for its own. torch has a switch
-# of its own.
+# Haswell has AVX2. The second run is as on the least processor of this kind: Nehalem has only SSE for BLAS, "generic" is the
+# least that numba compiles for, kept apart from what it caches for this processor, and NumPy and torch use no vector
+# instructions beyond SSE. NumPy refuses names that it doesn't know, so tests/processor.py asks it for its own.
 test-kernels: export PYTEST_ADDOPTS := $(TWO) -m "not slow" -k "not scikit_learn_check"
 test-kernels: $(VENV)/installed-dev
 	OPENBLAS_CORETYPE=Haswell $(BIN)/python -m pytest $(NUMERICAL)
-	OPENBLAS_CORETYPE=Nehalem $(BIN)/python -m pytest $(NUMERICAL)
-	NUMBA_CPU_NAME=generic NUMBA_CACHE_DIR=$(CURDIR)/$(VENV)/numba-generic $(BIN)/python -m pytest $(NUMERICAL)
 	features=$$($(BIN)/python tests/processor.py) && \
+	OPENBLAS_CORETYPE=Nehalem NUMBA_CPU_NAME=generic NUMBA_CACHE_DIR=$(CURDIR)/$(VENV)/numba-generic \
 	ATEN_CPU_CAPABILITY=default NPY_DISABLE_CPU_FEATURES="$$features" \
 		$(BIN)/python -m pytest $(NUMERICAL) $(NUMERICAL_TORCH)
+
+# With an error in place of a read or write beyond an array. numba keeps what it compiles so with what it compiles without,
+# hence a cache of its own.
+test-bounds: $(VENV)/installed-dev
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/$(VENV)/numba-bounds \
+		$(BIN)/python -m pytest $(TWO) -m "not slow" $(COMPILED)
 
 # Without torch, whose floor is its own, and without the fuzzers: what is promised of damaged Parquet files needs a pyarrow
 # that has its own faults mended.
