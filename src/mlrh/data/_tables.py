@@ -349,9 +349,10 @@ def _index_columns(table, choice, source):
     """Names of the columns that hold the index of a pandas table, with a warning: they say where a row was."""
     try:
         listed = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
-    except (ValueError, TypeError, LookupError):
+        index = {name for name in listed if isinstance(name, str)}  # a dict in its place describes a plain count
+    except (ValueError, TypeError, LookupError, RecursionError):
         return set()
-    names = [name for name in table.column_names if name in listed and name not in choice.names]
+    names = [name for name in table.column_names if name in index and name not in choice.names]
     if names:
         what = f"column {', '.join(map(shown, names))} is the index of a pandas table and was dropped"
         warnings.warn(f"{source.where}: {what}; reset_index() makes it a feature.", UserWarning, stacklevel=2)

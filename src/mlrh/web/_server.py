@@ -36,6 +36,7 @@ from mlrh.web._store import Fingerprints, Store
 HOST = "127.0.0.1"
 OWN_NAMES = ("127.0.0.1", "localhost")
 LARGEST_BODY = 2**16
+LONGEST_SENTENCE = 500  # characters of an error; http.server quotes all that it can't read
 SECONDS = 30  # that a client may take to send a request
 HEADERS = {
     "Cache-Control": "no-store",
@@ -368,9 +369,12 @@ class _Handler(BaseHTTPRequestHandler):
     def send_error(self, code, message=None, explain=None):
         """One sentence as JSON, also for what http.server itself refuses."""
         sentence = " ".join(str(message or HTTPStatus(code).phrase).split())
-        self._send(code, *_json({"error": sentence}))
+        brief = sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:LONGEST_SENTENCE]}..."
+        self._send(code, *_json({"error": brief}))
 
     def _send(self, status, kind, content):
+        # http.server leaves status and headers out where the request says HTTP/0.9, or nothing that it can read.
+        self.request_version = "HTTP/1.0"
         self.send_response(status)
         for name, value in {"Content-Type": kind, "Content-Length": str(len(content)), **HEADERS}.items():
             self.send_header(name, value)
