@@ -72,7 +72,9 @@ def read(
     Parameters
     ----------
     source : path or binary file object
-        May be compressed with gzip, whatever its suffix. The file is read into memory as a whole.
+        May be compressed with gzip, whatever its suffix. The file is read into memory as a whole; one that would take
+        more than a quarter of the available memory, or much more than its size makes likely, is a DataError that says
+        how to allow it (the environment variable MLRH_MAX_BYTES).
     labels : None, path of a MULAN XML file, or sequence of names, default=None
         Which columns are labels. A sequence also gives their order; an XML file only selects, and the order is the data
         file's. An empty sequence makes every column a feature, as for new rows to predict. None: for ARFF the first n
