@@ -9,7 +9,8 @@ import gzip
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,12 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from mlrh._files import lock
 from mlrh.data._sources import Source, load, parts_of, shown, writing
 from mlrh.data.containers import DataError, listed
 
 FINGERPRINT = "row_fingerprint"
 VALUES = {"1": 1.0, "0": 0.0, "": np.nan, "1.0": 1.0, "0.0": 0.0}  # 1.0 and 0.0: pandas writes them so
 TEXTS = {1.0: "1", 0.0: "0"}
+PATIENCE = 10.0  # seconds to wait for another process that writes; a write takes milliseconds
 
 
 def known_of(path, n_rows: int, label_names: Sequence[str] | None = None) -> np.ndarray:
@@ -55,7 +58,8 @@ class Store:
     """A file of decisions that is replaced as a whole with every change, so that it is complete at any time.
 
     An existing file is continued if it has the same labels and the same fingerprints of its rows. If another program
-    changes the file meanwhile, nothing is overwritten; if it is removed, the next change writes all of it again.
+    changes the file meanwhile, nothing is overwritten; if it is removed, the next change writes all of it again. Two
+    processes never write at the same time.
 
     Parameters
     ----------
@@ -88,6 +92,12 @@ class Store:
 
     def keep(self, row: int, values: np.ndarray) -> None:
         """Write the file anew with these values of a row, (n_labels,) of 1, 0 and NaN; all or nothing."""
+        # What another process writes between the look at the file and its replacement would be lost.
+        what = "is being written by another program; try again once that has ended."
+        with _locked(self.path, self.path, what, PATIENCE):
+            self._keep(row, values)
+
+    def _keep(self, row, values):
         if self._state() not in (self._seen, None):
             raise DataError(
                 f"{self.path} was changed by another program, and what it holds now would be lost; stop this program "
@@ -133,6 +143,31 @@ class Store:
             return None
         except OSError as error:
             raise DataError(f"{self.path}: can't be read ({error.strerror}); choose another file.") from error
+
+
+@contextmanager
+def held(path) -> Iterator[None]:
+    """While the block runs, no other process that asks for the same file here gets it, but a DataError."""
+    path = Path(os.path.realpath(path))
+    beside = path.with_name(f"{path.name}.page")  # another lock than that of a single change
+    what = "is open on another page for tagging; end that program first, or choose another file."
+    with _locked(beside, path, what, 0.0):
+        yield
+
+
+@contextmanager
+def _locked(place, path, what, seconds):
+    """The lock of the place; a DataError that says `what` of the path where another process has it."""
+    try:
+        give_back = lock(place, seconds)
+    except BlockingIOError as error:
+        raise DataError(f"{path} {what}") from error
+    except OSError as error:
+        raise DataError(f"{path}: can't be written ({error.strerror or error}); choose another place.") from error
+    try:
+        yield
+    finally:
+        give_back()
 
 
 class _Found(NamedTuple):
