@@ -4,10 +4,10 @@ A prediction is a dict with the keys of `columns`: row, rank (where several sets
 of names), probability, and "P(name)" for each label whose marginal is asked for.
 """
 
-import csv
 import io
 import json
 import os
+import re
 import sys
 import warnings
 import zlib
@@ -93,18 +93,23 @@ def write_predictions(chunks: Chunks, columns: list[str], output: str, format: T
         write_texts({Path(output): texts})
         return
     with quiet_if_closed() as out:
+        is_terminal = out.isatty()
         for text in texts:
-            out.buffer.write(text.encode("utf-8"))
+            out.buffer.write((visible(text) if is_terminal else text).encode("utf-8"))
             out.flush()
 
 
 def joined(names: Iterable[str]) -> str:
     r"""Names in one text, separated by semicolons; a semicolon or backslash within a name has a backslash before it.
 
-    >>> print(joined(["calm", "rock; roll", "c\\"]))
-    calm;rock\; roll;c\\
+    A name that a spreadsheet would run as a formula has a quote before it, see `mlrh.data._tables.guarded`.
+
+    >>> print(joined(["calm", "rock; roll", "c\\", "=1+1"]))
+    calm;rock\; roll;c\\;'=1+1
     """
-    escaped = (name.replace(ESCAPE, ESCAPE * 2).replace(SEPARATOR, ESCAPE + SEPARATOR) for name in names)
+    from mlrh.data._tables import guarded
+
+    escaped = (guarded(name).replace(ESCAPE, ESCAPE * 2).replace(SEPARATOR, ESCAPE + SEPARATOR) for name in names)
     return SEPARATOR.join(escaped)
 
 
@@ -130,10 +135,10 @@ def standard_output() -> Any:
 
 
 def _csv_texts(chunks, columns):
+    from mlrh.data._tables import csv_line
+
     for rows in chain([[columns]], ([[_cell(record[name]) for name in columns] for record in own] for own in chunks)):
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        yield text.getvalue()
+        yield "".join(map(csv_line, rows))
 
 
 def _cell(value):
@@ -178,9 +183,22 @@ FLOOR_NOTE = "log-loss: P at least 1e-6\nheld impossible: P = 0"
 SCALINGS = {"standard": "standardised", "max_abs": "divided by the largest magnitude of each"}
 
 
+# What moves the cursor, colours, rings or turns the direction of writing, also in the 8-bit form (C1).
+CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    r"""The text with control characters, but for the end of a line, as Python writes them in quotes.
+
+    >>> print(visible("red" + chr(27) + "[31m"))
+    red\x1b[31m
+    """
+    return CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
+
+
 def say(console: Console, text: str) -> None:
     """Print a sentence without breaking long lines, so that paths in it can be copied."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -207,7 +225,7 @@ def progress_bar(console: Console) -> Iterator[Callable[[int, int, str], None]]:
         task = bar.add_task("", total=None)
 
         def report(done, total, text):
-            bar.update(task, completed=done, total=total, description=escape(text))
+            bar.update(task, completed=done, total=total, description=escape(visible(text)))
 
         yield report
 
@@ -218,7 +236,7 @@ def facts(rows: Mapping[str, str]) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in rows.items():
-        table.add_row(name, escape(text))
+        table.add_row(name, escape(visible(text)))
     return table
 
 

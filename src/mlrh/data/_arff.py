@@ -444,6 +444,8 @@ def arff_texts(data: MultilabelData, path: Path, layout: str) -> dict[Path, Iter
     if layout not in ("mulan", "meka"):
         raise ValueError(f"layout must be 'mulan' or 'meka'; got {layout!r}.")
     check_names(data, path)
+    if not len(data.Y) or not (data.feature_names or data.label_names):
+        raise DataError(f"{path}: an ARFF file needs at least one row and one attribute.")
     name = data.name.replace("\0", "")
     if layout == "meka":
         if not data.label_names:

@@ -6,7 +6,7 @@ import io
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from mlrh.data._columns import (
 )
 from mlrh.data._pages import DELTA_BYTE_ARRAY, pages_of
 from mlrh.data._sources import Source, shown, writing
-from mlrh.data.containers import DataError, MultilabelData, Schema
+from mlrh.data.containers import DataError, MultilabelData, Schema, listed
 
 DELIMITERS = ",;\t|"
 SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?[ \t]*(?=[\r\n])', re.IGNORECASE)  # Excel's own first line
@@ -40,11 +40,15 @@ ARROW_CELL = 48  # bytes that a cell of a Parquet file takes: as Arrow has it, a
 ARROW_PAGE = 4096  # bytes for a page itself, so that pages without values come to an end too
 SAMPLED = 20  # records that decide about the delimiter
 IDENTIFIER_ROWS = 21  # fewer rows may have different values by chance
-MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", "-"})  # in lower case
+CERTAINLY_MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none"})  # in lower case; as in pandas
+MISSING = CERTAINLY_MISSING | {"?", "-"}  # a dash may have meant a zero, so these are told
 # Numbers as people write them, which could be read in two ways: 1,5E-05; 1.234,5; 1 234; 10%; $5.
 DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?")
 GROUPED = r"[0-9]{1,3}(?:[., '\u00a0\u202f][0-9]{3})+(?:[.,][0-9]+)?|[0-9]+(?:[.,][0-9]*)?|[.,][0-9]+"
 DRESSED = re.compile(rf"[$€£¥]?\s?[+-]?\s?[$€£¥]?\s?(?:{GROUPED})(?:[eE][+-]?[0-9]+)?\s?[%$€£¥]?")
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
+# The start of a file by which other formats are told; in quotes it is none.
+OTHER_START = re.compile(r"\ufeff|[@%#0-9]|PAR1|BZh|PK|7z")
 NEEDS_QUOTES = re.compile(r'[,;\t|"\r\n]|^\s|\s$|^$')
 
 
@@ -66,14 +70,40 @@ def read_csv(source: Source, choice: LabelChoice | None, schema: Schema | None =
             what = f"column {shown(names[column])} {error}"
             raise source.error(what, lines[error.position]) from error
 
-    return _data_set(
+    told: list[str] = []
+
+    def feature(column):
+        values, encoder = encoded(column, _encode_as(names[column], schema, wanted))
+        mixed = _mixed(columns[column], values, encoder)
+        if mixed is not None:
+            position, what = mixed
+            cell, line = shown(columns[column][position].strip()), lines[position]
+            told.append(f"column {shown(names[column])} {what} (line {line}: {cell})")
+        return values, encoder
+
+    data = _data_set(
         (len(lines), names),
         lambda column: encoded(column, label_cells)[0],
-        lambda column: encoded(column, _encode_as(names[column], schema, wanted)),
+        feature,
         choice=choice,
         schema=schema,
         source=source,
     )
+    if told:
+        warnings.warn(f"{source.where}: {listed(told, 3)}.", UserWarning, stacklevel=2)
+    return data
+
+
+def _mixed(cells, values, encoder):
+    """Where a column mixes numbers and words: the position of the first cell that isn't like most, and what it is."""
+    if isinstance(encoder, Numbers) and not np.isnan(values).all():
+        missing = np.flatnonzero(np.isnan(values)).tolist()
+        others = [place for place in missing if cells[place].strip().lower() not in CERTAINLY_MISSING]
+        return (others[0], f"holds numbers, and words in {len(others)} rows that count as missing") if others else None
+    if isinstance(encoder, Nominal) and encoder.found and any(map(_is_number, encoder.values)):
+        others = [place for place, cell in enumerate(cells) if _is_number(cell)]
+        return others[0], f"holds words, and numbers in {len(others)} rows that count as words"
+    return None
 
 
 def _data_set(shape, label, feature, *, choice, schema, source):
@@ -97,19 +127,51 @@ def csv_text(data: MultilabelData, where: Any) -> Iterator[str]:
     """The lines of a CSV file: features, then labels."""
     check_names(data, where)
     names = [*data.feature_names, *data.label_names]
-    if not names or "" in names:
-        raise DataError(f"{where}: a CSV file needs columns and a name for each; rename them before writing.")
-    if any(not value.strip() for values in data.categories.values() for value in values):
-        raise DataError(f"{where}: a CSV file can't hold an empty nominal value; rename it or use ARFF or Parquet.")
-    if any("\0" in text for text in (*names, *(value for values in data.categories.values() for value in values))):
-        raise DataError(f"{where}: a CSV file can't hold a name or value with a NUL character; rename it.")
-    yield ",".join(map(_csv_cell, names)) + "\n"
+    _check_holdable(data, names, where)
+    first, *others = map(_csv_cell, names)
+    yield ",".join([f'"{first}"' if OTHER_START.match(first) else first, *others]) + "\n"
     words = {name: list(map(_csv_cell, values)) for name, values in data.categories.items()}
     for row in range(len(data.Y)):
         values = data.X[[row]].toarray().ravel() if sparse.issparse(data.X) else data.X[row]
         cells = value_texts(values, data.feature_names, words, missing="") + list(map(str, data.Y[row].tolist()))
         # A line of one empty cell would be blank, and blank lines are skipped.
         yield (",".join(cells) or '""') + "\n"
+
+
+def _check_holdable(data, names, where):
+    """Raise a DataError for what `read_csv` would refuse, or take for something else."""
+    values = [value for own in data.categories.values() for value in own]
+    if not names or not all(name.strip() for name in names):
+        raise DataError(f"{where}: a CSV file needs columns and a name for each; rename them before writing.")
+    if not len(data.Y):
+        raise DataError(f"{where}: a CSV file needs at least one row.")
+    if not all(value.strip() for value in values):
+        raise DataError(f"{where}: a CSV file can't hold an empty nominal value; rename it or use ARFF or Parquet.")
+    if any("\0" in text for text in (*names, *values)):
+        raise DataError(f"{where}: a CSV file can't hold a name or value with a NUL character; rename it.")
+    if max(map(len, (*names, *values))) > csv.field_size_limit():
+        most = csv.field_size_limit()
+        raise DataError(f"{where}: a cell of a CSV file has at most {most} characters; shorten the names and values.")
+    if all(map(_is_number, names)) and not all(name.strip().isdigit() for name in names):
+        raise DataError(f"{where}: one column of a CSV file at least must have a name that is no number; rename one.")
+    if len(names) == 1 and SEPARATOR_LINE.match(f"{names[0]}\n"):
+        raise DataError(
+            f"{where}: {shown(names[0])} is no name in a CSV file, where it tells the separator; rename it."
+        )
+    for column in data.nominal:
+        _check_words(data, column, where)
+
+
+def _check_words(data, column, where):
+    """Raise a DataError where `read_csv` would take the words of a nominal feature for faulty numbers."""
+    name = data.feature_names[column]
+    values = data.X[:, [column]].toarray().ravel() if sparse.issparse(data.X) else data.X[:, column]
+    own = data.categories[name]
+    try:
+        _feature_cells(["" if value != value else own[int(value)] for value in values.tolist()])
+    except BadCellError as error:
+        what = f"row {error.position + 1} of feature {shown(name)} {error}"
+        raise DataError(f"{where}: {what.removesuffix('.')}, as read from CSV; use ARFF or Parquet.") from error
 
 
 def required(choice, source):
@@ -290,6 +352,29 @@ def _refuse_dressed_numbers(cells):
     raise BadCellError(dressed[0], f"{rule}; found {shown(found)}.")
 
 
+def csv_line(cells: Iterable) -> str:
+    """A line of a CSV file; cells with a comma, a quote or an end of a line in them, CR too, stand in quotes."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerow(cells)  # quotes what holds a character of the terminator
+    return text.getvalue().removesuffix("\r\n") + "\n"
+
+
+# Cells that a spreadsheet takes for formulas, and runs
+
+
+def guarded(text: str) -> str:
+    """The text with a single quote before what a spreadsheet would run (= + - @, a tab or CR first), unless a number.
+
+    One more quote comes before a text that looks like a guarded one, so that `unguarded` gives every text back.
+    """
+    return f"'{text}" if FORMULA.match(text) and not _is_number(text) else text
+
+
+def unguarded(text: str) -> str:
+    """The text that `guarded` was given."""
+    return text[1:] if text.startswith("'") and FORMULA.match(text) else text
+
+
 def _csv_cell(text):
     return '"' + text.replace('"', '""') + '"' if NEEDS_QUOTES.search(text) else text
 
@@ -321,6 +406,10 @@ def read_parquet(source: Source, choice: LabelChoice | None, schema: Schema | No
 def write_parquet(data: MultilabelData, path: Path) -> None:
     """Write a Parquet file: float64 features, nominal ones as dictionaries with all their values, int8 labels."""
     check_names(data, path)
+    if not all(name.strip() for name in (*data.feature_names, *data.label_names)) or not len(data.Y):
+        raise DataError(
+            f"{path}: a Parquet file needs a name for each column, and a row; rename columns before writing."
+        )
     pyarrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
     X = data.X.tocsc() if sparse.issparse(data.X) else data.X
     columns = []
@@ -389,8 +478,8 @@ def _afford_table(metadata, columns, source):
 def _index_columns(schema, choice, source):
     """Names of the columns that hold the index of a pandas table, with a warning: they say where a row was."""
     try:
-        listed = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
-        names = [name for name in schema.names if name in listed and name not in choice.names]
+        index = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
+        names = [name for name in schema.names if name in index and name not in choice.names]
     except (ValueError, TypeError, LookupError, RecursionError):
         return set()
     if names:

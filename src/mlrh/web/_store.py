@@ -20,6 +20,7 @@ from scipy import sparse
 
 from mlrh._files import lock
 from mlrh.data._sources import Source, load, parts_of, shown, writing
+from mlrh.data._tables import csv_line, guarded, unguarded
 from mlrh.data.containers import DataError, listed
 
 FINGERPRINT = "row_fingerprint"
@@ -82,7 +83,7 @@ class Store:
         if parts_of(self.path.name)[1] != ".csv":
             raise DataError(f"{path}: decisions are written as CSV; choose a name that ends in .csv or .csv.gz.")
         _check_names(path, label_names)
-        self._header, self._fingerprints = _line(["row", *label_names, FINGERPRINT]), fingerprints
+        self._header, self._fingerprints = csv_line(["row", *map(guarded, label_names), FINGERPRINT]), fingerprints
         self._seen = self._state()
         found = self._found(path, label_names)
         self.known = found.known
@@ -126,7 +127,7 @@ class Store:
         return found
 
     def _row_line(self, row, values):
-        return _line([row, *(TEXTS.get(value, "") for value in values.tolist()), self._fingerprints[row - 1]])
+        return csv_line([row, *(TEXTS.get(value, "") for value in values.tolist()), self._fingerprints[row - 1]])
 
     def _write(self, content):
         if parts_of(self.path.name)[2]:
@@ -193,7 +194,7 @@ def _read(source: Source, n_rows, label_names) -> _Found:
     records = _records(source)
     if not records:
         raise source.error("has no header; it must begin with a line that names the columns row and the labels.")
-    line, header = records[0]
+    line, header = records[0][0], list(map(unguarded, records[0][1]))
     place = header.index(FINGERPRINT) if FINGERPRINT in header else None
     header = _without(header, place)
     wanted = "row and one column per label" if label_names is None else f"row and the labels {_few(label_names)}"
@@ -242,12 +243,6 @@ def _decisions(source, line, record, header):
         rule = f"column {shown(header[place])} must hold 1, 0 or nothing"
         raise source.error(f"{rule}; found {shown(record[place])}.", line)
     return int(record[0]), values
-
-
-def _line(cells):
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\r\n").writerow(cells)  # quotes what holds a character of the terminator
-    return text.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _few(names):
