@@ -119,7 +119,7 @@ def lock(path, seconds: float = 0.0) -> Callable[[], None]:
     place = Path(path).with_name(f".{Path(path).name}.lock")
     end = time.monotonic() + seconds
     while True:
-        number = os.open(place, os.O_RDWR | os.O_CREAT, 0o600)
+        number = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(number, place):

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b, sha256
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,11 +149,14 @@ class Store:
 
 @contextmanager
 def held(path) -> Iterator[None]:
-    """While the block runs, no other process that asks for the same file here gets it, but a DataError."""
+    """While the block runs, no other process of this user that asks for the same file here gets it, but a DataError.
+
+    The lock lies in the folder for temporary files, so that a page that is killed leaves nothing beside the decisions.
+    """
     path = Path(os.path.realpath(path))
-    beside = path.with_name(f"{path.name}.page")  # another lock than that of a single change
-    what = "is open on another page for tagging; end that program first, or choose another file."
-    with _locked(beside, path, what, 0.0):
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    place = Path(gettempdir(), f"mlrh-page-{user}-{blake2b(os.fsencode(path), digest_size=16).hexdigest()}")
+    with _locked(place, path, "is open on another page for tagging; end that program first, or choose another.", 0.0):
         yield
 
 
