@@ -259,3 +259,11 @@ def test_a_column_of_one_kind_is_not_told(cells, tmp_path):
     path = tmp_path / "toy.csv"
     path.write_text("x,y\n" + "".join(f"{cell},1\n" for cell in cells))
     read(path, ["y"])  # warnings are errors
+
+
+@pytest.mark.parametrize("content", [b"\x1f\x8b" + b"\xff" * 50, b"PAR1" + b"\xff" * 50, b"\x1f\x8b"])
+def test_a_damaged_file_is_not_replaced_by_predictions(content, tmp_path):
+    (tmp_path / "sets.csv").write_bytes(content)
+    with pytest.raises(ValueError, match="exists and holds no predictions") as error:
+        _output.check_replaced(str(tmp_path / "sets.csv"))
+    assert one_sentence(error)

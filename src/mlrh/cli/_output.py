@@ -12,7 +12,7 @@ import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from mlrh._files import naming
 
 Target = Literal["csv", "jsonl", "parquet"]
 SUFFIXES: dict[str, Target] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -67,18 +69,23 @@ def check_replaced(output: str) -> None:
     path = Path(output)
     if not path.exists() or not path.stat().st_size:
         return
-    start = path.read_bytes()[:4096]
+    with naming(path), open(path, "rb") as file:
+        start = file.read(4096)
     if start.startswith(b"\x1f\x8b"):
-        start = zlib.decompressobj(wbits=31).decompress(start)
+        with suppress(zlib.error):  # damaged, so not ours
+            start = zlib.decompressobj(wbits=31).decompress(start, 4096)
     is_ours = start.startswith((b"row,", b'{"row": ')) or (start.startswith(b"PAR1") and _has_row_column(path))
     if not is_ours:
         raise ValueError(f"{output} exists and holds no predictions; remove it or choose another name with --output.")
 
 
 def _has_row_column(path):
-    from pyarrow import parquet
+    from pyarrow import ArrowException, parquet
 
-    return "row" in parquet.read_schema(path).names
+    try:
+        return "row" in parquet.read_schema(path).names
+    except (ArrowException, OSError):
+        return False
 
 
 def write_predictions(chunks: Chunks, columns: list[str], output: str, format: Target) -> None:
