@@ -74,7 +74,9 @@ def read_csv(source: Source, choice: LabelChoice | None, schema: Schema | None =
 
     def feature(column):
         values, encoder = encoded(column, _encode_as(names[column], schema, wanted))
-        mixed = _mixed(columns[column], values, encoder)
+        # Of a model's own nominal features the values are known.
+        of_model = schema is not None and isinstance(encoder, Nominal)
+        mixed = None if of_model else _mixed(columns[column], values, encoder)
         if mixed is not None:
             position, what = mixed
             cell, line = shown(columns[column][position].strip()), lines[position]
