@@ -1,7 +1,6 @@
 """How much memory a file may take, so that a small hostile one can't fill it."""
 
 import os
-import re
 from pathlib import Path
 
 VARIABLE = "MLRH_MAX_BYTES"
@@ -14,7 +13,7 @@ def max_bytes() -> int:
     given = os.environ.get(VARIABLE, "").strip()
     if not given:
         return _available() // SHARE
-    if not re.fullmatch("[1-9][0-9]{0,17}", given):
+    if not (given.isascii() and given.isdecimal() and len(given) <= 18 and int(given) > 0):
         raise ValueError(f"{VARIABLE} must be a whole number of bytes from 1 to 10^18 - 1; got {given[:40]!r}.")
     return int(given)
 
