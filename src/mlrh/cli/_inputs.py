@@ -105,13 +105,11 @@ def load_model(path: Path) -> Any:
 
 def _names_in_file(value):
     from mlrh.data import DataError
+    from mlrh.data._sources import load
 
-    try:
-        lines = re.split("\r\n|\r|\n", Path(value).read_text("utf-8-sig"))
-    except FileNotFoundError as error:
-        raise DataError(f"{value}: no such file; --labels takes names, an XML file, or a file of names.") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{value}: is not UTF-8; convert it.") from error
+    if not Path(value).exists():
+        raise DataError(f"{value}: no such file; --labels takes names, an XML file, or a file of names.")
+    lines = load(value).lines()
     names = [_name_in_line(line.strip()) for line in lines if line.strip()]
     if not names:
         raise DataError(f"{value}: holds no name of a label; write one per line.")

@@ -142,7 +142,8 @@ def predict(
     r"""Predict label sets for new rows.
 
     Columns: row (from 1), labels, probability of that label set. In CSV, labels are separated by ; and a ; or \ within
-    a name has a \ before it; in jsonl and parquet they are a list. Label columns that the file may have are ignored,
+    a name has a \ before it, and a name that a spreadsheet would run, such as =1+1, a ' (numbers stay as they are); in
+    jsonl and parquet they are a list. Label columns that the file may have are ignored,
     and so are columns that the model doesn't know, whatever they hold. Values of nominal columns that it doesn't know
     count as missing, and are noted. With --top the sets are the most probable ones, whatever the decision.
     An existing file is replaced only if it holds predictions.
@@ -197,7 +198,7 @@ def evaluate(
         if as_json:
             typer.echo(json.dumps({"n_rows": len(data.Y), **measured}))
         else:
-            typer.echo(f"{data.name}: {len(data.Y):,} rows")
+            typer.echo(_output.visible(f"{data.name}: {len(data.Y):,} rows"))
             Console().print(_output.metrics_table(measured), highlight=False)
 
 

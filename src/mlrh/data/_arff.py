@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from mlrh.data._columns import (
+    ENTRY,
     HOW,
     BadCellError,
     Ignored,
@@ -118,6 +119,11 @@ def _feature_encoder(attribute, source):
 def _dense_matrices(rows, names, encoders, labels, source):
     """X and Y of rows that list every value."""
     features = sorted(set(range(len(names))) - set(labels))
+    # A row that is cut must not make room for all the values that it should have had.
+    for line, row in rows:
+        if row.count(",") + 1 < len(names):
+            _dense_cells([(line, row)], len(names), source)
+    source.afford(8 * len(rows) * len(names), f"{len(rows)} rows of {len(names)} values")
     X, Y = np.empty((len(rows), len(features))), np.empty((len(rows), len(labels)), np.int8)
     step = max(1, CELLS_PER_CHUNK // len(names))
     for start in range(0, len(rows), step):
@@ -307,10 +313,9 @@ def _checked(attributes, source):
 
 PAIR = r"""[0-9]{1,9}\s++[^\s,'"{}]++\s*+"""
 PLAIN_ROW = re.compile(rf"\{{\s*+(?:{PAIR}(?:,\s*+{PAIR})*+)?+\}}")
-ENTRY = re.compile(rf"""\s*+([^\s,'"]++)\s++({QUOTED}|(?!['"])[^\s,]++)\s*+(,|\Z)""", re.DOTALL)
+LISTED = re.compile(rf"""\s*+([^\s,'"]++)\s++({QUOTED}|(?!['"])[^\s,]++)\s*+(,|\Z)""", re.DOTALL)
 INDEX = re.compile(r"[0-9]{1,9}")
 ENTRIES_PER_CHUNK = 2**18
-MAX_FILLED = 2**27  # entries that omitted values other than 0 may add
 
 
 def _sparse_matrices(rows, names, encoders, labels, source: Source):
@@ -341,10 +346,9 @@ def _csr(entries, omitted, n_rows, source):
     """CSR matrix of (row, column, value) entries; a column whose omitted value isn't 0 is filled up with it."""
     rows, columns, values = entries
     filled = np.flatnonzero(omitted != 0)
-    if len(filled) * n_rows > MAX_FILLED:
-        what = f"{len(filled)} attributes whose first value isn't 0 make the sparse rows dense; declare 0 first."
-        raise source.error(what)
     if len(filled):
+        what = f"{len(filled)} attributes whose first value isn't 0 make the sparse rows dense (declare 0 first), which"
+        source.afford(len(filled) * n_rows * ENTRY, what)
         place = np.full(len(omitted), -1)
         place[filled] = np.arange(len(filled))
         listed = place[columns] >= 0
@@ -359,6 +363,8 @@ def _csr(entries, omitted, n_rows, source):
 def _entries(rows, names, encoders, source):
     """Arrays of the row, column and value of every listed entry."""
     parts, start, tokens, counts = [], 0, [], []
+    n_entries = source.content.count(b",") + len(rows)
+    source.afford(n_entries * ENTRY, f"{n_entries} entries")
     for place, (line, row) in enumerate(rows):
         own = _tokens(row, len(names), line, source)
         tokens.extend(own)
@@ -389,7 +395,7 @@ def _careful_tokens(row, n_columns):
         raise ValueError(f"a row of a sparse file must be {{index value, ...}}; found {shown(row)} (is it cut?).")
     body, tokens, place = row[1:-1], [], 0
     while True:
-        match = ENTRY.match(body, place)
+        match = LISTED.match(body, place)
         if match is None:
             raise ValueError(f"expected an index and a value at {shown(body[place:])} (is a quote not closed?).")
         if not INDEX.fullmatch(match[1]):
@@ -438,6 +444,8 @@ def arff_texts(data: MultilabelData, path: Path, layout: str) -> dict[Path, Iter
     if layout not in ("mulan", "meka"):
         raise ValueError(f"layout must be 'mulan' or 'meka'; got {layout!r}.")
     check_names(data, path)
+    if not len(data.Y) or not (data.feature_names or data.label_names):
+        raise DataError(f"{path}: an ARFF file needs at least one row and one attribute.")
     name = data.name.replace("\0", "")
     if layout == "meka":
         if not data.label_names:

@@ -20,6 +20,7 @@ Plain = Callable[[str], str | None]
 HOW = "name the label columns or a MULAN XML file (--labels, or labels= in Python)"
 LABEL_WORDS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 MAX_INDICATORS = 2**31  # cells of Y, 2 GiB; more is rather a number to predict than a list of labels
+ENTRY = 100  # bytes that an entry of a sparse matrix takes while it is made: row, column and value, three times
 DECLARED_IDENTIFIER_ROWS = 20  # with another declared value in each of so many rows; in fewer it may be chance
 
 
@@ -209,6 +210,7 @@ def check_size_of_indicators(n_rows: int, n_labels: int, source: Source) -> None
     if n_rows * n_labels > MAX_INDICATORS:
         what = f"{n_rows} rows with {n_labels} different labels are too many"
         raise source.error(f"{what}; choose fewer labels (--labels, or labels= in Python).")
+    source.afford(n_rows * n_labels, f"the {n_labels} labels of {n_rows} rows")
 
 
 def csr(values, rows, columns, shape) -> sparse.csr_array:

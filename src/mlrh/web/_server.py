@@ -31,7 +31,7 @@ import numpy as np
 from mlrh._style import page_css
 from mlrh.data.containers import DataError
 from mlrh.web._session import Features, Session
-from mlrh.web._store import Fingerprints, Store
+from mlrh.web._store import Fingerprints, Store, held
 
 HOST = "127.0.0.1"
 OWN_NAMES = ("127.0.0.1", "localhost")
@@ -113,11 +113,13 @@ def make_session(model, X, *, label_names=None, feature_names=None, output=None)
 
 def run_page(session, about, *, port, open_browser, tell) -> None:
     """Serve the page until an interrupt, which is raised again once nothing is being saved."""
-    server = TaggingServer(session, port, about)
-    if about["output"]:
-        tell(_start(about))
-    tell(f"The page is at {server.address} for this machine; Ctrl-C ends it.")
     with contextlib.ExitStack() as while_running:
+        if about["output"]:
+            while_running.enter_context(held(about["output"]))
+        server = TaggingServer(session, port, about)
+        if about["output"]:
+            tell(_start(about))
+        tell(f"The page is at {server.address} for this machine; Ctrl-C ends it.")
         if open_browser and _has_screen():
             page = while_running.enter_context(_redirect(server.address))
             # In a thread: some browsers keep the call until they are closed.
