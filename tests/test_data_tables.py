@@ -263,3 +263,9 @@ def test_csv_needs_no_pyarrow_and_parquet_says_how_to_install_it(tmp_path, monke
     assert read(save(tmp_path, "a,y\n1,1\n"), ["y"]).Y.tolist() == [[1]]
     with pytest.raises(DataError, match="need pyarrow, which is not installed; run: pip install pyarrow"):
         read(path, ["y"])
+
+
+def test_a_label_column_of_a_parquet_file_without_any_value_is_named(tmp_path):
+    pq.write_table(pa.table({"x": [1.0, 2.0], "y": pa.nulls(2)}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet.*row 1, column 'y'"):
+        read(tmp_path / "a.parquet", ["y"])

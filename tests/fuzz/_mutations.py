@@ -4,6 +4,9 @@ import gzip
 from random import Random
 
 LONGEST = 20_000  # rows, columns or bytes where a case repeats something
+MEGABYTE = 1_000_000  # the same, now and then: so large may a file be whose reading must not take long
+UNPACKED = 2**27  # bytes that a gzip bomb unpacks to, from about 128 KB
+RARELY = 0.02  # share of such large cases, each of which takes as long as hundreds of small ones
 NUMBERS = [
     *("0", "1", "0", "1", "-0", "+1", ".5", "2.", "007", "1e308", "1e999", "-1e-400", "nan", "inf", "-inf", "NaN"),
     *("1_000", "0x10", "1,5", "50%", "\uff11", "2147483648", "4294967296", "99999999999999999999", "-1", "1e5"),
@@ -17,6 +20,9 @@ MARKS = [
 
 def mutant(random: Random, content: bytes, others: list[bytes]) -> bytes:
     """The bytes after one to four changes; gzip is opened for it, half of the time."""
+    if content.startswith(b"\x1f\x8b") and random.random() < RARELY:
+        inner = gzip.decompress(content)
+        return gzip.compress(inner + inner[_part(random, inner)].ljust(1) * (UNPACKED // 256), 1, mtime=0)
     if content.startswith(b"\x1f\x8b") and random.random() < 0.5:
         return gzip.compress(mutant(random, gzip.decompress(content), others), 1, mtime=0)
     for _ in range(random.randint(1, 4)):
@@ -71,7 +77,8 @@ def _deleted(random, content, others):
 
 def _repeated(random, content, others):
     part = _part(random, content)
-    times = random.choice([1, 2, 10, LONGEST // max(1, part.stop - part.start)])
+    longest = MEGABYTE if random.random() < RARELY else LONGEST
+    times = random.choice([1, 2, 10, longest // max(1, part.stop - part.start)])
     return content[: part.stop] + content[part] * times + content[part.stop :]
 
 

@@ -540,7 +540,7 @@ def _arrow_labels(column, name, source):
     """0 and 1 of a label column."""
     types = _pyarrow("pyarrow.types")
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-    if _is_numeric(kind, types):
+    if _is_numeric(kind, types) or types.is_null(kind):  # null is the type of a column without any value
         values = _arrow_numbers(column, kind, name, source)
         cells = ["" if value != value else str(value) for value in values.tolist()]
     else:
