@@ -158,9 +158,11 @@ def check(name: str, cls: type, state: Any) -> None:
         return
     is_ours = name in OURS
     parameters = [] if is_dataclass(cls) else list(signature(cls).parameters)
+    # Another version may have other parameters; load warns of it.
     is_of_here = is_ours or state.get("_sklearn_version") == sklearn.__version__
-    if is_of_here:
-        _check_names(cls, state, parameters, table if is_ours else None)
+    missing = [key for key in parameters if key not in state]
+    if is_of_here and missing:
+        raise Refused(f"holds a {cls.__name__} without its parameter {missing[0]!r}")
     if not _is_fitted(state, table) and not is_dataclass(cls):
         return
     if is_of_here and hasattr(cls, "_parameter_constraints"):
@@ -169,16 +171,9 @@ def check(name: str, cls: type, state: Any) -> None:
     if isinstance(state.get("_targets"), Targets):
         sizes["labels"] = _n_labels(state["_targets"])
     for key, form in {**COMMON, **table.attributes}.items():
-        value = state.get(key)
-        if form.is_optional and value is None:
-            continue
-        if key not in state:
-            raise Refused(
-                f"holds a {cls.__name__} that lacks {key}; it was saved by another version or changed after, so fit "
-                "and save the model again"
-            )
-        if not form.fits(value, sizes):
-            raise Refused(f"holds a {cls.__name__} whose {key} is not {form}")
+        _check_attribute(cls, state, key, form, sizes)
+    if is_ours:
+        _check_nothing_else(cls, state, {*parameters, *COMMON, *table.attributes})
     for rule in table.together:
         rule(state, sizes)
 
@@ -198,17 +193,25 @@ def check_tree_options(kind: Any, X: Any, options: Any) -> None:
         raise Refused("holds a search tree with options that are none")
 
 
-def _check_names(cls, state, parameters, table):
-    """Every parameter must be there; with a table, there must be nothing that neither it nor the class knows."""
-    missing = [key for key in parameters if key not in state]
-    if missing:
-        raise Refused(f"holds a {cls.__name__} without its parameter {missing[0]!r}")
-    if table is None:
+def _check_attribute(cls, state, key, form, sizes):
+    value = state.get(key)
+    if form.is_optional and value is None:
         return
-    of_class = [field.name for field in fields(cls)] if is_dataclass(cls) else [*parameters, *COMMON]
+    if key not in state:
+        raise Refused(
+            f"holds a {cls.__name__} that lacks {key}; it was saved by another version or changed after, so fit and "
+            "save the model again"
+        )
+    if not form.fits(value, sizes):
+        raise Refused(f"holds a {cls.__name__} whose {key} is not {form}")
+
+
+def _check_nothing_else(cls, state, known):
+    """Refuse attributes that no fit makes."""
+    of_class = {field.name for field in fields(cls)} if is_dataclass(cls) else set()
     space = state.get("label_space_")
     of_space = space.fitted_attributes() if isinstance(space, LabelSpace) else {}
-    unknown = sorted(state.keys() - set(of_class) - set(of_space) - table.attributes.keys())
+    unknown = sorted(state.keys() - known - of_class - of_space.keys())
     if unknown:
         raise Refused(f"holds a {cls.__name__} with an attribute that it doesn't know, {unknown[0]!r}")
 
@@ -298,6 +301,13 @@ def _labels_of_parts_agree(state, sizes):
         raise Refused(f"holds an estimator of {_n_labels(inner)} labels for {sizes['labels']} labels of y")
 
 
+def _classes_are_sets(state, sizes):
+    estimator = state["estimator_"]
+    n_classes = 1 if estimator is None else len(getattr(estimator, "classes_", state["sets_"]))
+    if n_classes != len(state["sets_"]):
+        raise Refused("holds a LabelPowerset whose classes are not its sets")
+
+
 def _neighbors_fit(state, sizes):
     neighbors = state["neighbors_"]
     if neighbors.n_samples_fit_ != len(state["_Y"]) or neighbors.n_neighbors != state["n_neighbors_"]:
@@ -339,8 +349,8 @@ CLASSIFIER: dict[str, Form] = {
     "label_space_": instance(LabelSpace),
     "intercept_": Array(FLOATS, ("labels",)),
     "n_iter_": WHOLE,
-    "objective_": ANY_NUMBER,
-    "history_": Array(FLOATS, ("iterations",), is_finite=False),
+    "objective_": instance(Real, optional=True),  # not there after a partial_fit of version 0.1
+    "history_": Array(FLOATS, ("iterations",), is_finite=False, is_optional=True),
     "_fitted_as": instance(tuple),
 }
 LINEAR: dict[str, Form] = {
@@ -422,7 +432,8 @@ OURS: dict[str, Table] = {
         (_labels_of_parts_agree,),
     ),
     "LabelPowerset": Table(
-        {**FORM_OF_Y, "sets_": shares("i", ("sets", "labels")), "estimator_": has("predict", optional=True)}
+        {**FORM_OF_Y, "sets_": shares("i", ("sets", "labels")), "estimator_": has("predict", optional=True)},
+        (_classes_are_sets,),
     ),
     "MLkNN": Table(
         {

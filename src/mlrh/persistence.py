@@ -64,7 +64,7 @@ OURS = {
 }
 NAMES = {place: name for name, place in OURS.items()}
 # What files of format 1 hold and models no longer have: rows and passes of partial_fit, and a number of threads.
-DROPPED = {"MLRHClassifier": ("_stream", "n_passes_"), "CardinalitySpace": ("n_jobs",)}
+DROPPED = {"MLRHClassifier": ("_stream", "n_passes_", "n_samples_counted_"), "CardinalitySpace": ("n_jobs",)}
 # A dict with this key stands for an object: the key's value says what it is, the other entries what it is made of.
 TAG = "mlrh"
 COLLECTIONS = {kind.__name__: kind for kind in (tuple, set, frozenset)}
@@ -247,8 +247,9 @@ def _content(path, shown, limit):
         raise ModelFileError(f"{shown} is not a regular file, so it can't be a model file.")
     try:
         with _one_sentence(shown), open(path, "rb") as file:
-            Budget(limit).take(os.fstat(file.fileno()).st_size)
-            return file.read(limit)
+            size = os.fstat(file.fileno()).st_size
+            Budget(limit).take(size)
+            return file.read(size)
     except OSError as error:
         raise ModelFileError(f"{shown} can't be read ({error.strerror}).") from error
 
