@@ -33,6 +33,7 @@ from mlrh import MLRHClassifier, _fitted, persistence
 from mlrh._archives import Budget, Refused, read_json
 from mlrh._fitted import Array
 from mlrh.persistence import ModelFileError, load, save
+from mlrh.spaces import LabelSpace
 
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the limits of time and memory are Linux's")
 
@@ -125,8 +126,8 @@ def of_one_member():
 def of_sets_without_labels():
     form = {"mlrh": "ObservedSpace", "state": {"sets": np.zeros((1, 0), np.int8), "set_bias": np.zeros(1)}}
     parts = parts_of(skops.io.dumps(form))
-    parts = {n: c.replace(b"(1, 0), }", b"(1000000000, 0), }") for n, c in parts.items()}
-    return with_root(parts.pop("schema.json"), **parts)
+    longer = {name: content.replace(b"(1, 0), }         ", b"(1000000000, 0), }") for name, content in parts.items()}
+    return with_root(longer.pop("schema.json"), **longer)
 
 
 def nested(depth):
@@ -147,12 +148,12 @@ HOSTILE = {
     "one member for 1,500 arrays": (of_one_member, "two objects claim the part 'a.npy'"),
     "lists that share lists": (of_shared_lists, "loaded a list"),
     "a billion sets of no labels": (of_sets_without_labels, r"shape \(1000000000, 0\) without entries"),
-    "brackets": (lambda: with_root(b"[" + b"[]," * 4_000_000 + b"[]]"), "more .* memory"),
-    "brackets in a text": (lambda: with_root(A_TEXT), "more .* memory"),
+    "brackets": (lambda: with_root(b"[" + b"[]," * 300_000 + b"[]]"), "more .* memory|lacks class"),
+    "brackets in a text": (lambda: with_root(A_TEXT), "more .* memory|a list or dict stands"),
     "brackets that never end": (lambda: with_root(b"[" * 10**6), "RecursionError|more .* memory"),
     "parts in parts": (lambda: nested(150), "nested more than 100 deep"),
 }
-A_TEXT = node_of("JsonNode", "builtins.str", content="[" + "[]," * 4_000_000 + "[]]")
+A_TEXT = node_of("JsonNode", "builtins.str", content="[" + "[]," * 300_000 + "[]]")
 
 
 @ON_LINUX
@@ -208,6 +209,11 @@ def test_the_memory_counted_for_a_json_text_is_no_less_than_it_takes(text):
     assert read_json(text, Budget(None)) == values
     with pytest.raises(Refused, match="MLRH_MAX_BYTES"):
         read_json(text, Budget(taken))
+
+
+def test_megabytes_of_brackets_are_refused_before_they_become_a_gigabyte_of_lists():
+    with pytest.raises(Refused, match="would take more than 1073741824 bytes"):
+        read_json(b"[" + b"[]," * 4_000_000 + b"[]]", Budget(2**30))
 
 
 def test_the_limit_of_memory_can_be_set_and_is_named(path, monkeypatch):
@@ -282,6 +288,12 @@ def test_a_file_that_lacks_an_attribute_is_refused_when_it_is_loaded_not_in_pred
     with pytest.raises(ModelFileError, match=rf"lacks {key}\b|'{key}'") as error:
         load(path)
     assert "\n" not in str(error.value)
+
+
+def test_every_class_of_ours_has_a_table_or_is_a_label_space():
+    classes = {name: persistence._class_at(place) for name, place in persistence.OURS.items()}
+    spaces = {name for name, kind in classes.items() if issubclass(kind, LabelSpace)}
+    assert spaces | _fitted.OURS.keys() == classes.keys() and not spaces & _fitted.OURS.keys()
 
 
 def one_row_more(array):

@@ -181,7 +181,7 @@ FORGED = {
     "a function as container": (of_targets("sparse", "save_npz", np.arange(2)), "container is not a form of y"),
     "sets in a function": (of_targets("sets", "print", np.arange(2)), "container is not a form of y"),
     "classes that are no array": (of_targets("sets", "set", 5), "classes is not an array of distinct names"),
-    "arguments unknown": ({"mlrh": "RiskCoverage", "state": {"curve": 1}}, "doesn't know, 'curve'"),
+    "arguments unknown": ({"mlrh": "RiskCoverage", "state": {"curve": 1}}, "lacks coverage"),
     "a column out of range": (of_matrix("csr_array", 10**6), "ValueError"),
     "a matrix of a kind unknown": (of_matrix("load_npz", 0), "KeyError"),
     "more objects than places": ({"mlrh": "objects", "shape": [3], "items": [1]}, "ValueError"),

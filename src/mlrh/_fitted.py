@@ -154,8 +154,10 @@ def check(name: str, cls: type, state: Any) -> None:
     if hidden:
         raise Refused(f"holds a {cls.__name__} with an attribute in place of its method {hidden[0]!r}")
     table = OURS.get(name) or SCIKIT_LEARN.get(name)
-    if table is None:  # the user trusts the class
+    if table is None and name.startswith("sklearn."):  # the user trusts the class
         return
+    if table is None:
+        raise Refused(f"holds a {cls.__name__}, of which no table of mlrh says what it must look like")
     is_ours = name in OURS
     parameters = [] if is_dataclass(cls) else list(signature(cls).parameters)
     # Another version may have other parameters; load warns of it.
