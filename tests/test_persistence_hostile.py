@@ -124,7 +124,7 @@ def of_one_member():
 
 
 def of_sets_without_labels():
-    form = {"mlrh": "ObservedSpace", "state": {"sets": np.zeros((1, 0), np.int8), "set_bias": np.zeros(1)}}
+    form = {"mlrh": "ObservedSpace", "state": {"sets": np.zeros((1, 0), np.int8), "set_bias": None}}
     parts = parts_of(skops.io.dumps(form))
     longer = {name: content.replace(b"(1, 0), }         ", b"(1000000000, 0), }") for name, content in parts.items()}
     return with_root(longer.pop("schema.json"), **longer)

@@ -187,7 +187,8 @@ FORGED = {
     "more objects than places": ({"mlrh": "objects", "shape": [3], "items": [1]}, "ValueError"),
     "endless text": ({"mlrh": "json", "text": "[" * 10**5}, "RecursionError"),
     "no parts": ({"mlrh": "tuple"}, "TypeError"),
-    "a name that is a list": ({"mlrh": []}, "TypeError"),
+    "a name that is a list": ({"mlrh": []}, "is no text"),
+    "a name that is a type": ({"mlrh": str}, "is no text"),
 }
 
 

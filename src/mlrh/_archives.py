@@ -72,6 +72,8 @@ class Object:
 
 def read_json(text: str | bytes, budget: Budget) -> Any:
     """The values of a JSON text, if the budget has room for them."""
+    if not isinstance(text, str | bytes):
+        raise Refused(f"{CHANGED} (what should be JSON is no text)")
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     containers, items = data.count(b"[") + data.count(b"{"), data.count(b",")
     budget.take(CHARACTER_BYTES * len(data) + BRACKET_BYTES * containers + ITEM_BYTES * items)

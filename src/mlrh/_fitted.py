@@ -626,7 +626,15 @@ SCIKIT_LEARN: dict[str, Table] = dict(
         _theirs("preprocessing._label.LabelEncoder", {"classes_": NAMES}),
         _theirs("preprocessing._label.LabelBinarizer", {"classes_": NAMES, "y_type_": instance(str)}),
         _theirs("preprocessing._label.MultiLabelBinarizer", {"classes_": NAMES}),
-        _theirs("impute._base.SimpleImputer", {"statistics_": Array("OUSbiuf", ("features",), is_finite=False)}),
+        _theirs(
+            "impute._base.SimpleImputer",
+            {
+                "statistics_": Array("OUSbiuf", ("features",), is_finite=False),
+                "_fit_dtype": instance(np.dtype),
+                "_fill_dtype": instance(np.dtype, optional=True),
+                "indicator_": has("transform", optional=True),
+            },
+        ),
         _theirs(
             "impute._base.MissingIndicator",
             {"n_features_in_": WHOLE, "features_": Array("iu", ("indicated",), low=0, high="features")},

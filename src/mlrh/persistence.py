@@ -528,6 +528,8 @@ class _Decoder:
     def _tagged(self, **parts):
         """The object that a dict with TAG stands for."""
         tag = parts.pop(TAG)
+        if type(tag) is not str:  # a type would be one, too, for methods of text
+            raise Refused("is damaged or was changed after it was saved (the name of an object is no text)")
         # Files of format 1 name the module too, where the class no longer is.
         name = tag.rpartition(".")[2] if self._format == 1 else tag
         if name in OURS:
@@ -549,10 +551,10 @@ class _Decoder:
     def _space(self, name, state):
         """A label space of the user's own."""
         if name not in self._spaces:
-            kind = name.rpartition(".")[2]
+            kind = str(name).rpartition(".")[2]
             raise ModelFileError(
-                f"{self._shown} holds a label space that is not of mlrh, {_line(name)}; if you trust it, load the file "
-                f"with spaces=[{_line(kind)}]."
+                f"{self._shown} holds a label space that is not of mlrh, {_line(str(name))}; if you trust it, load the "
+                f"file with spaces=[{_line(kind)}]."
             )
         return self._spaces[name].from_dict(self(state))
 
