@@ -304,9 +304,10 @@ def _labels_of_parts_agree(state, sizes):
 
 
 def _classes_are_sets(state, sizes):
-    estimator = state["estimator_"]
-    n_classes = 1 if estimator is None else len(getattr(estimator, "classes_", state["sets_"]))
-    if n_classes != len(state["sets_"]):
+    """The estimator's classes are the numbers of the sets."""
+    estimator, numbers = state["estimator_"], np.arange(len(state["sets_"]))
+    classes = np.zeros(1, int) if estimator is None else np.asarray(getattr(estimator, "classes_", numbers))
+    if classes.dtype.kind not in "iu" or not np.array_equal(classes, numbers):
         raise Refused("holds a LabelPowerset whose classes are not its sets")
 
 
