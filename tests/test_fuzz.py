@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from fuzz import fuzzers, readers, requests
+from fuzz import fuzzers, model_files, readers, requests
 from fuzz._limits import Worker
 
 from mlrh.data import MultilabelData
@@ -23,6 +23,11 @@ SEED = 0  # the same cases each time; only their number depends on the machine
 @pytest.mark.parametrize("name", sorted(fuzzers()))
 def test_no_case_of_ten_seconds_is_a_fault(name):
     assert fuzzers()[name](SECONDS, SEED) > 20
+
+
+@pytest.mark.parametrize("seed", (1155, 3120, 3868, 4024))
+def test_a_model_file_that_was_a_fault_is_none_any_more(seed, tmp_path):
+    assert model_files.fault_of(tmp_path, model_files.drawn(Random(seed))) is None
 
 
 @pytest.mark.parametrize(
