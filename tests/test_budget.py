@@ -168,10 +168,10 @@ def test_the_pages_of_a_table_have_the_sizes_that_its_metadata_tell(version, dic
     content = table(columns, data_page_size=2000, **options)
     metadata = pq.read_metadata(io.BytesIO(content))
     chunks = [metadata.row_group(group).column(2) for group in range(3)]
-    pages = list(pages_of(content, metadata, {"c"}))
+    pages = list(pages_of(content, {"c"}))
     assert sum(page.n_values for page in pages) == sum(chunk.num_values for chunk in chunks) == 5000
     chunks = [metadata.row_group(group).column(column) for group in range(3) for column in range(3)]
-    pages = list(pages_of(content, metadata, {"a", "b", "c"}))
+    pages = list(pages_of(content, {"a", "b", "c"}))
     headers = sum(chunk.total_uncompressed_size for chunk in chunks) - sum(page.unpacked for page in pages)
     assert 10 * len(pages) < headers < 120 * len(pages) and len(pages) > 10
 

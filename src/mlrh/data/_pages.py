@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 DELTA_BYTE_ARRAY = 7  # number of the encoding in which a string is a prefix of the one before it and some more
+# Fields of the metadata: groups of rows, the columns in them, what is known of a column, and of that what is needed.
+GROUPS, CHUNKS, METADATA, PATH, SIZE, DATA_PLACE, DICTIONARY_PLACE = 4, 1, 3, 3, 7, 9, 11
 # Fields of a page header, and of the headers of the three kinds of pages with values in it.
 UNPACKED, PACKED, DATA, DICTIONARY, DATA_2 = 2, 3, 5, 7, 8
 ENCODING = {DATA: 2, DICTIONARY: 2, DATA_2: 4}
@@ -24,20 +26,29 @@ class Page(NamedTuple):
     encoding: int
 
 
-def pages_of(content: bytes, metadata: Any, columns: set[str]) -> Iterator[Page]:
-    """The pages of the columns, by the metadata that pyarrow has read; a ValueError where they can't be followed."""
-    for group in range(metadata.num_row_groups):
-        chunks = map(metadata.row_group(group).column, range(metadata.num_columns))
-        for chunk in chunks:
-            if chunk.path_in_schema in columns:
-                yield from _pages_of_chunk(content, chunk)
+def pages_of(content: bytes, columns: set[str]) -> Iterator[Page]:
+    """The pages of the columns, by the file's own metadata; a ValueError where they can't be followed."""
+    # Not by pyarrow's view of the metadata: it ends the process where they contradict themselves.
+    end = len(content) - 8  # before the size of the metadata and the four letters at the end
+    try:
+        metadata, _ = _struct(content, end - int.from_bytes(content[end : end + 4], "little"))
+        chunks = [chunk[METADATA] for group in metadata[GROUPS] for chunk in group[CHUNKS]]
+        names = [b".".join(chunk[PATH]).decode() for chunk in chunks]
+    except (LookupError, TypeError) as error:
+        raise ValueError("the metadata at its end are damaged") from error
+    for name, chunk in zip(names, chunks, strict=True):
+        if name in columns:
+            yield from _pages_of_chunk(content, chunk)
 
 
 def _pages_of_chunk(content, chunk):
     # Writers without a dictionary may store 0 for its place.
-    starts = [chunk.data_page_offset, chunk.dictionary_page_offset]
-    place = min(start for start in starts if start)
-    stop = min(place + chunk.total_compressed_size, len(content))
+    starts = [chunk.get(DATA_PLACE), chunk.get(DICTIONARY_PLACE)]
+    try:
+        place = min(start for start in starts if start)
+        stop = min(place + chunk[SIZE], len(content))
+    except (LookupError, TypeError) as error:
+        raise ValueError("the metadata of a column are damaged") from error
     while place < stop:
         try:
             header, place = _struct(content, place)
@@ -57,7 +68,7 @@ def _page(header):
     return Page(header[UNPACKED], header[kind][N_VALUES], header[kind][ENCODING[kind]])
 
 
-# Thrift's compact protocol: whole numbers and structs are kept, anything else is skipped.
+# Thrift's compact protocol: whole numbers, strings, lists and structs are kept, anything else is skipped.
 
 
 def _struct(content, place, depth=0):
@@ -87,24 +98,26 @@ def _value(content, place, kind, depth):
         return None, place + 8
     if kind == BINARY:
         size, place = _unsigned(content, place)
-        return None, place + size
+        return content[place : place + size], place + size
     if kind in (LIST, SET):
-        return None, _after_list(content, place, depth)
+        return _list(content, place, depth)
     if kind == STRUCT:
         return _struct(content, place, depth + 1)
-    raise LookupError(f"no page header has a value of type {kind}")
+    raise LookupError(f"no value has the type {kind}")
 
 
-def _after_list(content, place, depth):
+def _list(content, place, depth):
     size, kind = content[place] >> 4, content[place] & 15
     place += 1
+    values = []
     if size == 15:
         size, place = _unsigned(content, place)
     for _ in range(size):
         # A truth value has a byte of its own here.
-        place = place + 1 if kind in (TRUE, FALSE) else _value(content, place, kind, depth)[1]
+        value, place = (None, place + 1) if kind in (TRUE, FALSE) else _value(content, place, kind, depth)
         content[place - 1]  # ends with the content, whatever the size says
-    return place
+        values.append(value)
+    return values, place
 
 
 def _unsigned(content, place):

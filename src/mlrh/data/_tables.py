@@ -468,7 +468,7 @@ def _afford_table(metadata, columns, source):
     n_rows = metadata.num_rows
     source.afford(n_rows * (len(columns) * ARROW_CELL + CELL), f"{n_rows} rows of {len(columns)} columns")
     n_bytes = n_values = 0
-    for n_pages, page in enumerate(pages_of(source.content, metadata, columns), 1):
+    for n_pages, page in enumerate(pages_of(source.content, columns), 1):
         if page.encoding == DELTA_BYTE_ARRAY:
             what = "a column has the encoding DELTA_BYTE_ARRAY, in which a few bytes can stand for any number of long"
             raise source.error(f"{what} strings; export it with another.")
