@@ -19,7 +19,7 @@ from mlrh import _sklearn, decisions, spaces
 from mlrh._indicators import UNKNOWN
 from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
-from mlrh.estimators import _targets
+from mlrh.estimators import _targets, _whole_fit
 from mlrh.fitting import solvers
 from mlrh.fitting.objective import Objective
 from mlrh.spaces.independent import IndependentLabels
@@ -98,13 +98,16 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
             self._solve(problem, warm=self.warm_start, iterations=iterations)
         return self
 
-    def _solve(self, problem, *, warm, iterations=None):
-        """Fit to a problem and keep the result; warm starts from the last fit if features and labels are the same."""
+    def _solve(self, problem, *, warm, iterations=None, rows=None):
+        """Fit to a problem and keep the result; warm starts from the last fit if features and labels are the same.
+
+        rows are attributes that partial_fit keeps with the result.
+        """
         is_warm = warm and getattr(self, "_fitted_as", None) == problem.fitted_as
         earlier = self._earlier_scores(problem.X) if is_warm else None
         prepared = self._prepare(problem.X, problem.weights, self.C)
         starts = () if earlier is None else ((*self._project(prepared, earlier), self.label_space_),)
-        self._settle(problem, prepared, starts, iterations=iterations)
+        self._settle(problem, prepared, starts, iterations=iterations, rows=rows)
 
     def _fit_path(self, X, y, Cs, sample_weight=None):
         """Yields a fitted copy of this estimator for each C in turn; what doesn't depend on C is done once.
@@ -161,7 +164,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         fitted_as = (noting.n_features_in_, form.classes.tolist(), *self._form_of_scores(support))
         return _Problem(X, Y, weights, support, form, space, noted, fitted_as)
 
-    def _settle(self, problem, prepared, starts, *, metric_at=None, iterations=None):
+    def _settle(self, problem, prepared, starts, *, metric_at=None, iterations=None, rows=None):
         """Solve and keep the result; returns a start for a fit with another C.
 
         A fit that fails leaves the last one as it was. Starts are as for `_start`, metric_at as for `lbfgs`. With
@@ -179,34 +182,42 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         solution = self._minimise(solver, objective, begin, **limits, iterations=iterations, metric_at=metric_at)
         if not is_interrupted:
             self._warn_unless_converged(solver, solution)
-        coef, mean_score = self._store(problem, prepared, objective, solution.parameters)
-        self.n_iter_, self.objective_, self.history_ = solution.n_iter, solution.value, np.array(solution.history)
+        coef, mean_score, bias = objective.split(objective.canonical(solution.parameters))
+        attributes = self._attributes(problem, prepared, (coef, mean_score, bias))
+        of_solution = {"n_iter_": solution.n_iter, "objective_": solution.value, "history_": np.array(solution.history)}
+        # Attributes that this fit may not have (as of another label space) must not be left over from the last one.
+        of_space = self.label_space_.fitted_attributes() if hasattr(self, "label_space_") else {}
+        without = {*NOTED_OF_X, *OF_PARTS, *of_space}
+        if rows is not None:
+            attributes.pop("support_")  # would number the rows kept, not those of any call
+            without.add("support_")
+        _whole_fit.keep(self, {**attributes, **of_solution, **(rows or {})}, without=without)
         if is_interrupted or solution.interrupted:
             raise KeyboardInterrupt
         return coef, mean_score, self.label_space_
 
-    def _store(self, problem, prepared, objective, parameters):
-        """Set the fitted attributes from a solver's parameters; returns coefficients and mean scores."""
-        # Attributes that this fit may not have (as of another label space) must not be left over from the last one.
-        coef, mean_score, bias = objective.split(objective.canonical(parameters))
-        of_space = self.label_space_.fitted_attributes() if hasattr(self, "label_space_") else {}
-        for name in (*NOTED_OF_X, *OF_PARTS, *of_space):
-            self.__dict__.pop(name, None)
-        self.__dict__.update(problem.noted)
-        self.label_space_ = problem.space.with_bias(bias) if len(bias) else problem.space
-        for name, value in self.label_space_.fitted_attributes().items():
-            is_real = isinstance(value, np.ndarray) and value.dtype.kind == "f"
-            setattr(self, name, value.astype(prepared.design.X.dtype) if is_real else value)
-        self._keep(prepared, coef, mean_score)
-        self._targets, self.classes_, self._fitted_as = problem.form, problem.form.classes, problem.fitted_as
-        self.support_ = problem.support
-        return coef, mean_score
-
     def _attributes_at(self, problem, prepared, objective, parameters):
         """The fitted attributes if the fit ended at these parameters, by name."""
-        other = copy(self)
-        other._store(problem, prepared, objective, parameters)
-        return {name: value for name, value in vars(other).items() if value is not vars(self).get(name, other)}
+        return self._attributes(problem, prepared, objective.split(objective.canonical(parameters)))
+
+    def _attributes(self, problem, prepared, found):
+        """The fitted attributes for coefficients of the design's features, mean scores and biases, by name."""
+        coef, mean_score, bias = found
+        space = problem.space.with_bias(bias) if len(bias) else problem.space
+        of_space = space.fitted_attributes()
+        for name, value in of_space.items():
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+                of_space[name] = value.astype(prepared.design.X.dtype)
+        of_targets = {"_targets": problem.form, "classes_": problem.form.classes, "_fitted_as": problem.fitted_as}
+        of_scores = self._attributes_of(prepared, coef, mean_score)
+        return {
+            **problem.noted,
+            **of_space,
+            **of_scores,
+            **of_targets,
+            "label_space_": space,
+            "support_": problem.support,
+        }
 
     def predict(self, X):
         """Label sets for the rows of X by the `decision`, in the form of the y of training."""
@@ -285,8 +296,8 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         """Coefficients of the design's features, and mean scores, that come nearest to the earlier fit."""
 
     @abstractmethod
-    def _keep(self, prepared, coef, mean_score):
-        """Store coefficients of the design's features as the fitted attributes."""
+    def _attributes_of(self, prepared, coef, mean_score):
+        """The fitted attributes that give scores, by name, from coefficients of the design's features."""
 
     @abstractmethod
     def _form_of_scores(self, support):

@@ -128,12 +128,6 @@ def first_fold(folds) -> np.ndarray:
     return fold[first][place]
 
 
-def take_over(meta, fitted):
-    """Give a meta-estimator all attributes of its fitted copy."""
-    vars(meta).clear()
-    vars(meta).update(vars(fitted))
-
-
 def validated_rows(meta, X):
     """X for the estimator within a fitted meta-estimator, its columns checked against those of training."""
     shape = getattr(X, "shape", ())

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mlrh import metrics
 from mlrh._sklearn import HasMethods, StrOptions, fit_context
-from mlrh.estimators import _held_out, _targets
+from mlrh.estimators import _held_out, _targets, _whole_fit
 from mlrh.estimators._held_out import Answers, ask, n_labels
 from mlrh.spaces import LabelSetDistribution
 
@@ -195,7 +195,7 @@ class CalibratedSets(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         fitted.rows_ = np.concatenate([rows for _, rows in folds])
         fitted.estimator_, fitted._never = task.fit(), task.never()
         fitted._targets, fitted.classes_ = task.form, task.form.classes
-        _held_out.take_over(self, fitted)
+        _whole_fit.keep(self, vars(fitted), without=vars(self))
         return self
 
     def predict(self, X):

@@ -180,12 +180,14 @@ class KernelMLRHClassifier(MLRHBase):
                 "Scale the features, for example with StandardScaler.",
             )
 
-    def _keep(self, prepared, coef, mean_score):
+    def _attributes_of(self, prepared, coef, mean_score):
         dtype = prepared.X.dtype
-        self._gamma = prepared.gamma
-        self.X_fit_ = None if self.kernel == "precomputed" else prepared.X.copy()  # the caller may change X later
-        self.dual_coef_ = np.ascontiguousarray(prepared.features.to_dual(coef).T).astype(dtype)
-        self.intercept_ = (mean_score - prepared.design.mean @ coef).astype(dtype)
+        return {
+            "_gamma": prepared.gamma,
+            "X_fit_": None if self.kernel == "precomputed" else prepared.X.copy(),  # the caller may change X later
+            "dual_coef_": np.ascontiguousarray(prepared.features.to_dual(coef).T).astype(dtype),
+            "intercept_": (mean_score - prepared.design.mean @ coef).astype(dtype),
+        }
 
     def _compared(self, X):
         """Kernel values of X and the rows of the fit, in blocks: a list of one, or a generator of several."""

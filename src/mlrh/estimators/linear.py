@@ -273,18 +273,9 @@ class MLRHClassifier(MLRHBase):
         _targets.check_any(kept.weights)
         problem = self._problem(kept.X, kept.Y, kept.weights, kept.numbers, form, noting)
         n_seen = len(Y) if is_first else self.n_samples_seen_ + len(Y)
-        try:
-            self._solve(problem, warm=not is_first)
-        except KeyboardInterrupt:
-            if self.warm_start:  # the interrupted fit is kept, and so are its rows
-                self._keep_rows(kept, n_seen)
-            raise
-        self._keep_rows(kept, n_seen)
+        rows = {"_kept": kept, "n_samples_kept_": len(kept.Y), "n_samples_seen_": n_seen}
+        self._solve(problem, warm=not is_first, rows=rows)
         return self
-
-    def _keep_rows(self, kept, n_seen):
-        del self.support_  # would number the rows kept, not those of any call
-        self._kept, self.n_samples_kept_, self.n_samples_seen_ = kept, len(kept.Y), n_seen
 
     def _declared_form(self, y, classes, *, is_first):
         """The form of y: declared at the first call, later that of the first call or of an earlier fit."""
@@ -337,12 +328,12 @@ class MLRHClassifier(MLRHBase):
         inner = coef if prepared.rows is None else prepared.rows.reduce(coef)
         return inner, intercept + prepared.outer.mean @ coef
 
-    def _keep(self, prepared, coef, mean_score):
+    def _attributes_of(self, prepared, coef, mean_score):
         coef = coef if prepared.rows is None else prepared.rows.expand(coef)
         dtype = prepared.outer.X.dtype
-        self.coef_ = np.ascontiguousarray(coef.T).astype(dtype)
+        coef = np.ascontiguousarray(coef.T).astype(dtype)
         # From the coefficients as they are stored: in float32 their rounding error times a large mean would matter.
-        self.intercept_ = (mean_score - self.coef_ @ prepared.outer.mean).astype(dtype)
+        return {"coef_": coef, "intercept_": (mean_score - coef @ prepared.outer.mean).astype(dtype)}
 
     def _compared(self, X):
         return self._validate_X(X, reset=False)

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mlrh._indicators import as_indicator
 from mlrh._sklearn import HasMethods, Interval, StrOptions, check_sample_weight, fit_context
-from mlrh.estimators import _held_out, _targets
+from mlrh.estimators import _held_out, _targets, _whole_fit
 
 MAX_SWEEPS = 100  # over the labels, in coordinate ascent: bounds the time; a handful is usual
 TIE = 1e-12  # values this close, relative to their magnitude, are equal: the order of a sum over rows changes less
@@ -206,7 +206,7 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         fitted._choose(_pooled(task, folds, answers), first_fold, metric)
         fitted.estimator_, fitted._never = task.fit(), task.never()
         fitted._targets, fitted.classes_ = task.form, task.form.classes
-        _held_out.take_over(self, fitted)
+        _whole_fit.keep(self, vars(fitted), without=vars(self))
         return self
 
     def predict(self, X):
