@@ -50,7 +50,7 @@ CASES = {
 
 
 class Interrupts:
-    """Raises KeyboardInterrupt at one instruction of the package's estimators, counted from the first one; -1: never."""
+    """Raises KeyboardInterrupt at one instruction of the package's estimators, by its number; -1: never."""
 
     def __init__(self, at):
         self.at, self.count = at, 0

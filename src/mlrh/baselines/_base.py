@@ -9,7 +9,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
 
 from mlrh._sklearn import check_sample_weight
-from mlrh.estimators import _targets
+from mlrh.estimators import _features, _targets
 
 
 class _SetClassifier(ClassifierMixin, BaseEstimator):
@@ -50,6 +50,7 @@ class _SetClassifier(ClassifierMixin, BaseEstimator):
 def _for_estimator(meta, X):
     """X unchanged, as the estimator validates it; only names and number of features are compared with training."""
     check_is_fitted(meta)
+    _features.check(X)
     shape = getattr(X, "shape", ())
     if len(shape) == 1 and hasattr(meta, "n_features_in_"):
         raise ValueError(f"X must have a column per feature; got shape {shape}. Reshape your data to a matrix.")

@@ -12,7 +12,7 @@ from sklearn.utils.validation import validate_data
 
 from mlrh._sklearn import HasMethods, fit_context, num_samples
 from mlrh.baselines._base import _for_estimator, _has_proba, _log_proba, _SetClassifier, _weights_to_pass_on
-from mlrh.estimators import _targets, _whole_fit
+from mlrh.estimators import _features, _targets, _whole_fit
 from mlrh.spaces.observed import distinct_sets
 
 
@@ -67,6 +67,7 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
         -------
         self
         """
+        _features.check(X)
         fitted = copy(self)  # if this fit fails, self keeps the last one
         X = validate_data(fitted, X, skip_check_array=True)
         form, Y = _targets.encode(y)

@@ -6,14 +6,11 @@ from typing import Self
 
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
-from sklearn.utils.validation import (
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted
 
 from mlrh._sklearn import Interval, fit_context
 from mlrh.baselines._base import _SetClassifier
-from mlrh.estimators import _targets, _whole_fit
+from mlrh.estimators import _features, _targets, _whole_fit
 
 
 class MLkNN(_SetClassifier):
@@ -78,7 +75,7 @@ class MLkNN(_SetClassifier):
     def fit(self, X, y) -> Self:
         """Fit to X (n_samples, n_features), dense or sparse, and y in any of the forms of MLRHClassifier."""
         fitted = copy(self)  # if this fit fails, self keeps the last one
-        X = validate_data(fitted, X, accept_sparse="csr", dtype=[np.float64, np.float32])
+        X = _features.validated(fitted, X, reset=True)
         form, Y = _targets.encode(y)
         _targets.check_same_length(X, Y)
         if len(Y) < 2:
@@ -116,7 +113,7 @@ class MLkNN(_SetClassifier):
 
     def _marginals(self, X):
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        X = _features.validated(self, X, reset=False)
         counts, labels = self._counts(X), np.arange(len(self.prior_))
         absent = (1.0 - self.prior_) * self.count_proba_[0, labels, counts]
         present = self.prior_ * self.count_proba_[1, labels, counts]

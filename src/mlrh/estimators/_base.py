@@ -27,6 +27,9 @@ from mlrh.spaces.independent import IndependentLabels
 NOTED_OF_X = ("n_features_in_", "feature_names_in_")
 OF_PARTS = ("_kept", "n_samples_seen_", "n_samples_kept_")
 ONE_CLASS = {False: (1, 1), True: (0, 1)}  # sizes for one class per row; True where two classes share one label
+# Smallest and largest weight of a row, by the type of X: sums of weights times features, in float64 also their squares,
+# stay in the range of that type.
+WEIGHTS = {np.dtype(np.float64): (1e-100, 1e100), np.dtype(np.float32): (1e-15, 1e15)}
 MAX_SHARE = 8.0  # largest factor of an earlier fit in an extrapolated start; for evenly spaced log C it is 3
 TOL_OF_STARTS = 1e-5  # of the fit that gives the start where labels are unknown: the main fit moves on from there
 MAX_ITER_OF_STARTS = 200  # for the same reason it need not converge
@@ -86,7 +89,8 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         y : indicator matrix, list of label sets, or classes of shape (n_samples,)
             An indicator matrix may hold NaN (or be masked) where a label is unknown; see the class.
         sample_weight : array of shape (n_samples,), optional
-            A row of weight 2 counts as the row twice, one of weight 0 as absent.
+            A row of weight 2 counts as the row twice, one of weight 0 as absent. Positive weights lie from 1e-100 to
+            1e100, with X in float32 from 1e-15 to 1e15.
 
         Returns
         -------
@@ -134,7 +138,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         form, Y = _targets.encode(y, partly_known=True)
         _targets.check_same_length(X, Y)
         weights = _sklearn.check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        check_strength(self.C, weights)
+        check_strength(self.C, weights, X.dtype)
         support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
         if len(support) < len(weights):
             _targets.check_any(support)
@@ -427,12 +431,19 @@ def _check_space(space, form, Y):
         )
 
 
-def check_strength(C, weights):
-    """Raise a ValueError unless 1 / C and the sum of the weights are finite."""
+def check_strength(C, weights, dtype):
+    """Raise a ValueError unless 1 / C is finite and the positive weights are neither tiny nor huge."""
     with np.errstate(over="ignore", divide="ignore"):
-        total, inverse = weights.sum(), np.divide(1.0, C)
-    if not np.isfinite(inverse) or not np.isfinite(total):
-        raise ValueError(f"1 / C and the sum of sample_weight must be finite; got C={C} and {total}.")
+        inverse = np.divide(1.0, C)
+    if not np.isfinite(inverse):
+        raise ValueError(f"1 / C must be finite; got C={C}.")
+    positive = weights[weights > 0]
+    low, high = WEIGHTS[dtype]
+    if len(positive) and not (positive.min() >= low and positive.max() <= high):
+        raise ValueError(
+            f"With X in {dtype}, a sample_weight must be 0 or lie from {low:g} to {high:g}; got positive weights from "
+            f"{positive.min():g} to {positive.max():g}. Scale them."
+        )
 
 
 def _extrapolated(reached, Cs):

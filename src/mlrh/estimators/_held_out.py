@@ -20,7 +20,7 @@ from sklearn.utils.validation import has_fit_parameter, validate_data
 from mlrh import decisions
 from mlrh._indicators import UNKNOWN, as_indicator
 from mlrh._sklearn import check_sample_weight, num_samples, safe_split
-from mlrh.estimators import _targets
+from mlrh.estimators import _features, _targets
 from mlrh.spaces import CardinalitySpace, LabelSetDistribution
 
 N_FOLDS = 5  # scikit-learn's default
@@ -130,6 +130,7 @@ def first_fold(folds) -> np.ndarray:
 
 def validated_rows(meta, X):
     """X for the estimator within a fitted meta-estimator, its columns checked against those of training."""
+    _features.check(X)
     shape = getattr(X, "shape", ())
     if len(shape) == 1 and hasattr(meta, "n_features_in_"):
         raise ValueError(f"X must have a column per feature; got shape {shape}. Reshape your data to a matrix.")

@@ -24,7 +24,7 @@ from mlrh import _sklearn
 from mlrh._indicators import UNKNOWN
 from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
-from mlrh.estimators import _targets, _whole_fit
+from mlrh.estimators import _features, _targets, _whole_fit
 from mlrh.estimators._base import MLRHBase
 from mlrh.estimators._grids import LOG10_CS
 from mlrh.estimators.kernel import KernelMLRHClassifier
@@ -65,6 +65,7 @@ class _Chosen(MLRHBase):
         Cs, settings = _grid(self.Cs), self._settings()
         for own in settings:
             self._with_C(Cs[0], **own)._check_penalty()
+        _features.check(X)
         X, y = indexable(X, y)
         if self.n_jobs == 0:
             raise ValueError(

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from sklearn.metrics.pairwise import KERNEL_PARAMS, pairwise_kernels
-from sklearn.utils.validation import validate_data
 
 from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
+from mlrh.estimators import _features
 from mlrh.estimators._base import MLRHBase
 from mlrh.fitting.design import Design, GramFeatures
 
@@ -133,7 +133,7 @@ class KernelMLRHClassifier(MLRHBase):
         return tags
 
     def _validate_X(self, X, *, reset):
-        X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+        X = _features.validated(self, X, reset=reset)
         if reset and self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
             raise ValueError(f"A precomputed kernel matrix must be square in fit; got shape {X.shape}.")
         return X

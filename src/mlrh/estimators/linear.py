@@ -9,12 +9,12 @@ from typing import Any, Self
 import numpy as np
 from scipy import sparse
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from mlrh import _sklearn
 from mlrh._indicators import UNKNOWN
 from mlrh._warnings import warn
-from mlrh.estimators import _targets
+from mlrh.estimators import _features, _targets
 from mlrh.estimators._base import MLRHBase, check_strength
 from mlrh.fitting.design import Design, GramRows, OrthogonalRows, row_space
 
@@ -266,7 +266,7 @@ class MLRHClassifier(MLRHBase):
         weights = _sklearn.check_sample_weight(
             sample_weight, Y, dtype=np.float64, ensure_non_negative=True, allow_all_zero_weights=True
         )
-        check_strength(self.C, weights)
+        check_strength(self.C, weights, X.dtype)
         support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
         before = _KeptRows(X[:0], Y[:0], weights[:0], support[:0]) if is_first else self._kept
         kept = before.plus(X[support], Y[support], weights[support], support)
@@ -305,7 +305,7 @@ class MLRHClassifier(MLRHBase):
         }
 
     def _validate_X(self, X, *, reset):
-        return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+        return _features.validated(self, X, reset=reset)
 
     def _rows(self, X, support):
         return X[support]

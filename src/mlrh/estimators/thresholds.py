@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mlrh._indicators import as_indicator
 from mlrh._sklearn import HasMethods, Interval, StrOptions, check_sample_weight, fit_context
-from mlrh.estimators import _held_out, _targets, _whole_fit
+from mlrh.estimators import _features, _held_out, _targets, _whole_fit
 
 MAX_SWEEPS = 100  # over the labels, in coordinate ascent: bounds the time; a handful is usual
 TIE = 1e-12  # values this close, relative to their magnitude, are equal: the order of a sum over rows changes less
@@ -195,6 +195,7 @@ class TunedThresholds(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self
         """
         metric = metric_of(self.metric, self.beta)
+        _features.check(X)
         fitted = copy(self)  # if this fit fails, self keeps the last one
         X = indexable(validate_data(fitted, X, skip_check_array=True))[0]
         form, Y = _targets.encode(y, partly_known=True)
