@@ -42,7 +42,7 @@ def targets(name):
 @pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.parametrize("form", ["csr", "csc", "coo"])
 def test_a_sparse_matrix_with_an_index_out_of_range_is_refused(name, form):
-    with pytest.raises(ValueError, match="X must be a valid sparse matrix; got one where .* must "):
+    with pytest.raises(ValueError, match=r"X must be a valid sparse matrix; got one where .* must "):
         ESTIMATORS[name].fit(broken(form), targets(name))
 
 

@@ -1,8 +1,17 @@
-"""The torch loss without rows, and with logits of -inf, +inf and NaN."""
+"""The torch loss without rows, and with logits of -inf, +inf and NaN.
+
+Also in Triton's interpreter, which must be chosen before Triton is imported: for that, this file is a script.
+"""
 
 import math
+import os
+import subprocess
+import sys
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from mlrh.torch import MLRHLoss, mlrh_loss
@@ -104,3 +113,58 @@ def test_no_rows_have_the_losses_that_BCEWithLogitsLoss_gives_them(options, n_la
 def test_no_rows_of_index_targets_have_a_sum_of_zero():
     loss = MLRHLoss(2, reduction="sum", padding_index=-1)
     assert loss(torch.zeros(0, 3), torch.zeros(0, 2, dtype=torch.int64)).item() == 0
+
+
+def kernel_cases():
+    """Losses and gradients of rows of 40 labels: options by name, logits, targets."""
+    logits, targets = random_rows(40, torch.float32).repeat(2, 1), one_label(8, 40, 1, torch.float32)
+    logits[0, 5], logits[1, 1], logits[2, 16:], logits[3], logits[4, 7], logits[5, 1] = -INF, -INF, -INF, -INF, NAN, INF
+    unobserved = targets.clone()
+    unobserved[:, 5] = NAN
+    indices = torch.tensor([[1, -1]] * 8)
+    return {
+        "dense": (logits, targets, {"max_labels": 2}),
+        "many in a set": (logits, targets, {"max_labels": 9, "min_labels": 0}),
+        "unobserved": (logits, unobserved, {"max_labels": 3}),
+        "indices": (logits, indices, {"max_labels": 2, "padding_index": -1}),
+    }
+
+
+def results_of_all_cases():
+    return {name: loss_and_gradient(*case[:2], **case[2]) for name, case in kernel_cases().items()}
+
+
+@pytest.fixture(scope="module")
+def by_kernels(tmp_path_factory):
+    pytest.importorskip("triton")
+    path = tmp_path_factory.mktemp("kernels") / "results.pt"
+    command = [sys.executable, "-W", "ignore", __file__, str(path)]
+    subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, check=True)
+    return torch.load(path)
+
+
+@pytest.mark.parametrize("name", ["dense", "many in a set", "unobserved", "indices"])
+@pytest.mark.parametrize("chunk", [4096, 16])
+def test_the_kernels_follow_the_same_rules(name, chunk, by_kernels):
+    losses, gradient = by_kernels[chunk, name]
+    expected, expected_gradient = results_of_all_cases()[name]
+    torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+    assert expected.isnan().tolist() == [False] * 4 + [True] * 2 + [False] * 2
+    assert gradient[expected == INF].isfinite().all()
+    usable = expected.isfinite()
+    torch.testing.assert_close(gradient[usable], expected_gradient[usable], rtol=1e-4, atol=1e-6)
+
+
+def save_results(path):
+    from mlrh.torch._triton import plan
+
+    results = {}
+    for chunk in (4096, 16):  # the second splits a row into three chunks, of which two have no possible label in row 2
+        plan.CHUNK = chunk
+        plan._PLANS.clear()
+        results |= {(chunk, name): result for name, result in results_of_all_cases().items()}
+    torch.save(results, path)
+
+
+if __name__ == "__main__":
+    save_results(sys.argv[1])
