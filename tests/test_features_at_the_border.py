@@ -40,7 +40,7 @@ def targets(name):
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-@pytest.mark.parametrize("form", ["csr", "csc", "coo"])
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr"])
 def test_a_sparse_matrix_with_an_index_out_of_range_is_refused(name, form):
     with pytest.raises(ValueError, match=r"X must be a valid sparse matrix; got one where .* must "):
         ESTIMATORS[name].fit(broken(form), targets(name))
@@ -60,6 +60,14 @@ def test_masked_entries_of_X_are_refused_and_an_empty_mask_is_not(name):
     with pytest.raises(ValueError, match="X must have a value in every place; got 1 masked entries"):
         ESTIMATORS[name].fit(MASKED, targets(name))
     ESTIMATORS[name].fit(np.ma.masked_array(X), targets(name))
+
+
+@pytest.mark.parametrize("indptr", [[0, 2, 1, 3], [1, 2, 3, 3], [0, 1, 2, 9], [0, 3]])
+def test_a_sparse_matrix_with_row_ends_that_contradict_its_entries_is_refused(indptr):
+    matrix = sparse.csr_array(np.eye(3))
+    matrix.indptr = np.array(indptr, np.int32)
+    with pytest.raises(ValueError, match=r"X must be a valid sparse matrix; got one where indptr"):
+        MLRHClassifier().fit(matrix, Y[:3])
 
 
 def test_partial_fit_refuses_what_fit_refuses():

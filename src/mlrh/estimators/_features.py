@@ -36,16 +36,25 @@ def check(X):
 
 def _contradiction(X):
     """What is wrong with the arrays of a sparse matrix, or None: compiled code would read or write beyond them."""
+    # SciPy's check_format would do for most formats, but takes 80 microseconds for one row.
     if X.format == "coo":
-        for indices, n in zip((X.row, X.col), X.shape, strict=True):
-            if len(indices) and not (indices.min() >= 0 and indices.max() < n):
-                return f"indices must lie in 0..{n - 1}"
-    elif hasattr(X, "check_format"):
-        try:
-            X.check_format(full_check=True)
-        except ValueError as error:
-            return str(error).rstrip(".")
-    return None
+        return _outside(X.row, X.shape[0]) or _outside(X.col, X.shape[1])
+    if X.format not in ("csr", "csc", "bsr"):
+        return None
+    n_major, n_minor = X.shape[::-1] if X.format == "csc" else X.shape
+    if X.format == "bsr":
+        n_major, n_minor = n_major // X.blocksize[0], n_minor // X.blocksize[1]
+    ends = X.indptr
+    if len(ends) != n_major + 1 or ends[0] != 0 or (ends[1:] < ends[:-1]).any():
+        return f"indptr must be {n_major + 1} numbers that start with 0 and don't fall"
+    if not ends[-1] <= len(X.indices) == len(X.data):
+        return "indptr, indices and data must be of lengths that fit each other"
+    return _outside(X.indices[: ends[-1]], n_minor)
+
+
+def _outside(indices, n):
+    is_inside = len(indices) == 0 or (indices.min() >= 0 and indices.max() < n)
+    return None if is_inside else f"indices must lie in 0..{n - 1}"
 
 
 def _check_float32(X):

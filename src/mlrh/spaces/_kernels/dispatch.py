@@ -90,8 +90,8 @@ def log_prob(scores, size_bias, sets, *, n_jobs=None):
     def work(rows):
         inputs = (_block(scores, rows), size_bias, sets[rows])
         for i, row in _run((plain.log_prob, wide_range.log_prob), inputs, (log_probs[rows],)):
-            log_partition = _log_partition_of(row)
-            log_probs[rows][i] = [row.log_prob(labels, log_partition) for labels in sets[rows][i]]
+            of_mode = _log_prob_of_mode(row)
+            log_probs[rows][i] = [row.log_prob(labels, of_mode) for labels in sets[rows][i]]
 
     _over_blocks(work, scores, size_bias, n_jobs)
     return log_probs
@@ -234,11 +234,10 @@ def _restore(log_partition, huge):
         log_partition[i] = row.log_partition(float(log_partition[i]))
 
 
-def _log_partition_of(row):
-    log_partition = np.empty(1)
-    pmf = np.empty((1, len(row.size_bias)))
-    wide_range.sizes(row.scores[None], row.size_bias, np.ones(1, bool), log_partition, pmf)
-    return log_partition[0]
+def _log_prob_of_mode(row):
+    log_probs = np.empty((1, 1))
+    wide_range.log_prob(row.scores[None], row.size_bias, row.mode[None, None], np.ones(1, bool), log_probs)
+    return log_probs[0, 0]
 
 
 def _likely_tilt(scores, size_bias):

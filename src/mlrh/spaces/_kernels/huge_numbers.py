@@ -56,6 +56,8 @@ class Moderate:
         moved -= moved[max(best, 1) - 1]  # numbers near the mode are smallest, and so keep most digits
         self.scores = np.empty(len(scores))
         self.scores[order] = moved
+        self.mode = np.zeros(len(scores), np.int8)
+        self.mode[order[:best]] = 1
         sums = [_as_float(total) for total in accumulate(_integers(moved), initial=0)]
         self.size_bias = np.where(costs <= reach, -costs - sums[: len(costs)], -np.inf)
 
@@ -63,13 +65,13 @@ class Moderate:
         """Log-partition of the row, from that of the moderate numbers."""
         return _as_float(self._log_weight_of_mode) + moderate
 
-    def log_prob(self, labels, moderate):
-        """Log-probability of a set (n_labels,), however improbable, from the log-partition of the moderate numbers."""
+    def log_prob(self, labels, of_mode):
+        """Log-probability of a set (n_labels,), however improbable, from that of the mode."""
         size = int(np.count_nonzero(labels))
         if size >= len(self._exact_bias) or self._exact_bias[size] is None:
             return -np.inf
         log_weight = self._exact_bias[size] + sum(self._exact_scores[k] for k in np.flatnonzero(labels))
-        return min(_as_float(log_weight - self._log_weight_of_mode) - moderate, 0.0)
+        return min(_as_float(log_weight - self._log_weight_of_mode) + of_mode, 0.0)
 
 
 def _log_weights(descending, size_bias):
