@@ -87,7 +87,7 @@ def _costs(log_weights):
 
 def _integers(numbers):
     """Floats in units of 2**-UNIT, None for -inf."""
-    result = []
+    result: list[int | None] = []
     for number in numbers.tolist():
         if number == -math.inf:
             result.append(None)
