@@ -146,6 +146,12 @@ class ObservedSpace(LabelSpace):
     def log_partition(self, scores):
         return self._rowwise(scores, lambda rows: self._probabilities(scores, rows)[0])
 
+    def marginals(self, scores):
+        def work(rows):
+            return np.minimum(self._probabilities(scores, rows)[1] @ self._products, 1.0)
+
+        return self._rowwise(scores, work, self.n_labels)
+
     def cardinality_pmf(self, scores):
         by_size = np.eye(self.n_labels + 1)[self.sets.sum(axis=1, dtype=np.int64)]
         return self._rowwise(scores, lambda rows: self._probabilities(scores, rows)[1] @ by_size, self.n_labels + 1)
