@@ -9,7 +9,7 @@ TWO := -n 2 --dist worksteal
 # Tests whose numbers could depend on the processor: the kernels that BLAS, numba and NumPy choose for it.
 NUMERICAL := $(addprefix tests/test_,$(addsuffix .py, \
 	processor oracle distribution_any_scale spaces_contract space_edges \
-	label_space_derivatives condition questions expected decisions space_kernels objective solvers proximal quasi_newton row_space products estimators \
+	label_space_derivatives condition questions expected extreme_numbers rational_brute_force decisions space_kernels objective solvers proximal quasi_newton row_space products estimators \
 	kernels elastic_net warm_start undetermined))
 # Tests that call the compiled code with the shapes at its edges, one file for each part of it.
 COMPILED := $(addprefix tests/test_,$(addsuffix .py, processor space_kernels space_edges condition expected products proximal))

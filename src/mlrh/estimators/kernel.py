@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from sklearn.metrics.pairwise import KERNEL_PARAMS, pairwise_kernels
-from sklearn.utils.validation import validate_data
 
 from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
+from mlrh.estimators import _features
 from mlrh.estimators._base import MLRHBase
 from mlrh.fitting.design import Design, GramFeatures
 
@@ -133,7 +133,7 @@ class KernelMLRHClassifier(MLRHBase):
         return tags
 
     def _validate_X(self, X, *, reset):
-        X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+        X = _features.validated(self, X, reset=reset)
         if reset and self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
             raise ValueError(f"A precomputed kernel matrix must be square in fit; got shape {X.shape}.")
         return X
@@ -180,12 +180,14 @@ class KernelMLRHClassifier(MLRHBase):
                 "Scale the features, for example with StandardScaler.",
             )
 
-    def _keep(self, prepared, coef, mean_score):
+    def _attributes_of(self, prepared, coef, mean_score):
         dtype = prepared.X.dtype
-        self._gamma = prepared.gamma
-        self.X_fit_ = None if self.kernel == "precomputed" else prepared.X.copy()  # the caller may change X later
-        self.dual_coef_ = np.ascontiguousarray(prepared.features.to_dual(coef).T).astype(dtype)
-        self.intercept_ = (mean_score - prepared.design.mean @ coef).astype(dtype)
+        return {
+            "_gamma": prepared.gamma,
+            "X_fit_": None if self.kernel == "precomputed" else prepared.X.copy(),  # the caller may change X later
+            "dual_coef_": np.ascontiguousarray(prepared.features.to_dual(coef).T).astype(dtype),
+            "intercept_": (mean_score - prepared.design.mean @ coef).astype(dtype),
+        }
 
     def _compared(self, X):
         """Kernel values of X and the rows of the fit, in blocks: a list of one, or a generator of several."""

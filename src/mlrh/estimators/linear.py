@@ -9,12 +9,12 @@ from typing import Any, Self
 import numpy as np
 from scipy import sparse
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from mlrh import _sklearn
 from mlrh._indicators import UNKNOWN
 from mlrh._warnings import warn
-from mlrh.estimators import _targets
+from mlrh.estimators import _features, _targets
 from mlrh.estimators._base import MLRHBase, check_strength
 from mlrh.fitting.design import Design, GramRows, OrthogonalRows, row_space
 
@@ -266,25 +266,16 @@ class MLRHClassifier(MLRHBase):
         weights = _sklearn.check_sample_weight(
             sample_weight, Y, dtype=np.float64, ensure_non_negative=True, allow_all_zero_weights=True
         )
-        check_strength(self.C, weights)
+        check_strength(self.C, weights, X.dtype)
         support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
         before = _KeptRows(X[:0], Y[:0], weights[:0], support[:0]) if is_first else self._kept
         kept = before.plus(X[support], Y[support], weights[support], support)
         _targets.check_any(kept.weights)
         problem = self._problem(kept.X, kept.Y, kept.weights, kept.numbers, form, noting)
         n_seen = len(Y) if is_first else self.n_samples_seen_ + len(Y)
-        try:
-            self._solve(problem, warm=not is_first)
-        except KeyboardInterrupt:
-            if self.warm_start:  # the interrupted fit is kept, and so are its rows
-                self._keep_rows(kept, n_seen)
-            raise
-        self._keep_rows(kept, n_seen)
+        rows = {"_kept": kept, "n_samples_kept_": len(kept.Y), "n_samples_seen_": n_seen}
+        self._solve(problem, warm=not is_first, rows=rows)
         return self
-
-    def _keep_rows(self, kept, n_seen):
-        del self.support_  # would number the rows kept, not those of any call
-        self._kept, self.n_samples_kept_, self.n_samples_seen_ = kept, len(kept.Y), n_seen
 
     def _declared_form(self, y, classes, *, is_first):
         """The form of y: declared at the first call, later that of the first call or of an earlier fit."""
@@ -314,7 +305,7 @@ class MLRHClassifier(MLRHBase):
         }
 
     def _validate_X(self, X, *, reset):
-        return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+        return _features.validated(self, X, reset=reset)
 
     def _rows(self, X, support):
         return X[support]
@@ -337,12 +328,12 @@ class MLRHClassifier(MLRHBase):
         inner = coef if prepared.rows is None else prepared.rows.reduce(coef)
         return inner, intercept + prepared.outer.mean @ coef
 
-    def _keep(self, prepared, coef, mean_score):
+    def _attributes_of(self, prepared, coef, mean_score):
         coef = coef if prepared.rows is None else prepared.rows.expand(coef)
         dtype = prepared.outer.X.dtype
-        self.coef_ = np.ascontiguousarray(coef.T).astype(dtype)
+        coef = np.ascontiguousarray(coef.T).astype(dtype)
         # From the coefficients as they are stored: in float32 their rounding error times a large mean would matter.
-        self.intercept_ = (mean_score - self.coef_ @ prepared.outer.mean).astype(dtype)
+        return {"coef_": coef, "intercept_": (mean_score - coef @ prepared.outer.mean).astype(dtype)}
 
     def _compared(self, X):
         return self._validate_X(X, reset=False)

@@ -20,7 +20,7 @@ from sklearn.utils.validation import validate_data
 
 from mlrh._indicators import as_indicator
 from mlrh._sklearn import HasMethods, Interval, StrOptions, check_sample_weight, fit_context
-from mlrh.estimators import _held_out, _targets
+from mlrh.estimators import _features, _held_out, _targets, _whole_fit
 
 MAX_SWEEPS = 100  # over the labels, in coordinate ascent: bounds the time; a handful is usual
 TIE = 1e-12  # values this close, relative to their magnitude, are equal: the order of a sum over rows changes less
@@ -194,6 +194,7 @@ class TunedThresholds(MetaEstimatorMixin, _targets.SetClassifier):
         self
         """
         metric = metric_of(self.metric, self.beta)
+        _features.check(X)
         fitted = copy(self)  # if this fit fails, self keeps the last one
         X = indexable(validate_data(fitted, X, skip_check_array=True))[0]
         form, Y = _targets.encode(y, partly_known=True)
@@ -205,7 +206,7 @@ class TunedThresholds(MetaEstimatorMixin, _targets.SetClassifier):
         fitted._choose(_pooled(task, folds, answers), first_fold, metric)
         fitted.estimator_, fitted._never = task.fit(), task.never()
         fitted._targets, fitted.classes_ = task.form, task.form.classes
-        _held_out.take_over(self, fitted)
+        _whole_fit.keep(self, vars(fitted), without=vars(self))
         return self
 
     @available_if(lambda self: _gives_probabilities_of_labels(self))

@@ -18,7 +18,8 @@ from sklearn.utils import check_random_state
 from mlrh._indicators import UNKNOWN, as_indicator, as_known, contradict, merged
 from mlrh.spaces._kernels.expected_metrics import check_metric, metric_function
 
-LARGEST_SCORE = 1e100  # sums of scores over labels stay far from overflow, which begins at 1.8e308
+# Largest magnitude of scores and biases: sums over labels stay far from overflow, which begins at 1.8e308.
+LARGEST_SCORE = 1e100
 MAX_ENUMERATED = 14  # labels up to which the defaults list all sets: 2**14 of them, a few megabytes
 # Change of a score in a central difference. The error of the formula is about STEP**2 = 1e-10, that of rounding about
 # eps / STEP = 2e-11: a larger or smaller step would make one of them worse.
@@ -399,7 +400,9 @@ def highest_labels(values, counts):
 class LabelSetDistribution:
     """The distribution of the label set of every row of scores: what you can ask of P(y | x).
 
-    Made by `distribution` of a label space or of a fitted classifier, or by `condition` of another distribution.
+    Made by `distribution` of a label space or of a fitted classifier, or by `condition` of another distribution. Scores
+    and biases are at most 1e100 in magnitude. A probability below 1e-60 may come out as 0, except where it is asked for
+    by `log_prob`, `top_sets` or `log_prob_of_known`.
     """
 
     space: LabelSpace
@@ -555,6 +558,11 @@ class LabelSetDistribution:
         with np.errstate(over="ignore", under="ignore"):  # checked_scores reports overflow and its place
             scores = (self.scores / np.float64(temperature)).astype(self.scores.dtype)
             space = self.space.temper(temperature)
+        if not np.abs(space.bias).max(initial=0.0) <= LARGEST_SCORE:
+            raise ValueError(
+                f"Biases divided by the temperature must be at most {LARGEST_SCORE:g} in magnitude; at a temperature "
+                f"of {temperature:g} the largest is {np.abs(space.bias).max():g}. Use a higher temperature."
+            )
         return LabelSetDistribution(space, checked_scores(scores, scores.shape[1]))
 
     def log_prob_of_known(self, known) -> np.ndarray:
@@ -586,6 +594,22 @@ def checked_scores(scores, n_labels):
             f"{row}, column {column}."
         )
     return np.ascontiguousarray(scores)
+
+
+def checked_bias(bias, name, n, per):
+    """A new read-only array of n biases, 0 for None; else an error that names the first bad entry."""
+    bias = np.zeros(n) if bias is None else np.array(bias, np.float64)
+    if bias.shape != (n,):
+        raise ValueError(f"{name} must be {n} finite numbers, one per {per}; got shape {bias.shape}.")
+    bad = ~(np.abs(bias) <= LARGEST_SCORE)
+    if bad.any():
+        first = int(np.argmax(bad))
+        raise ValueError(
+            f"{name} must be {n} finite numbers, at most {LARGEST_SCORE:g} in magnitude; found {bias[first]} at index "
+            f"{first}."
+        )
+    bias.setflags(write=False)
+    return bias
 
 
 def _sets_of_rows(Y, shape):

@@ -138,6 +138,11 @@ def mlrh_loss(
     P) list the distinct labels of each row. A target outside the label space has infinite loss and a finite gradient,
     so that one such row shows in the loss and doesn't spoil the network.
 
+    A logit of -inf says that the label is impossible, as in a mask: a target without it has the loss of the other
+    labels alone, a target with it an infinite loss and a finite gradient. A logit of NaN or +inf makes the loss of its
+    row NaN; the gradients of other rows don't change. The mean of no rows is NaN and their sum 0, as in
+    BCEWithLogitsLoss, with a gradient of shape (0, K).
+
     Other numbers, such as those of label smoothing, have no meaning for the likelihood of a set. On the CPU they, and
     indices that are repeated or no labels, are refused; on a GPU and under torch.compile, where looking would mean
     waiting, they make the loss of dense targets NaN or infinite, and indices are up to you (or validate=True).

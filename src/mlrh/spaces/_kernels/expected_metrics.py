@@ -12,7 +12,6 @@ from mlrh.spaces._kernels.plain import fill_odds, tilt_towards
 
 TIE = 1e-13  # values that differ by less than this share count as equal, so that rounding does not choose between them
 SAFE_MASS = 1e-240  # as SAFE_TOTAL in `plain`: underflow takes less than 1e-260 of a mass
-NEGLIGIBLE = 1e-30  # a size of lower probability is below the last digit of the sum
 TABLE_ENTRIES = 2**22  # values of a metric that are tabulated at a time: 32 MB
 
 
@@ -281,7 +280,7 @@ def _fill_values(scores, pmf, low, high, first, table, values):
         for m in range(begin, end + 1):
             values[i, m - first] = 0.0
         for j in range(n_sizes):
-            left[j] = pmf[i, j] if pmf[i, j] > NEGLIGIBLE else 0.0
+            left[j] = pmf[i, j]
         pivot, tilt, aim = 0.0, 0.0, -1
         while True:
             fill_odds(scores[i], pivot, tilt, on, off)

@@ -4,7 +4,7 @@ For the rare rows, marked in `todo`, whose sizes lie too far apart for any tilt:
 convex size_bias can do that: scores (1000, 0, -1000) with size_bias (1000, 0, 0, 1000) make all four sizes equally
 probable, and under every tilt the mass of some size underflows. No tilt is needed here: the sums are the elementary
 symmetric polynomials of exp(scores) themselves. A number is a pair (float, int); its mantissa is 0 or of magnitude in
-[0.5, 1), and negative only in `curvature`.
+[0.5, 1), and negative only in `curvature`. Scores and biases must be moderate (see `huge_numbers`).
 """
 
 import math
@@ -300,9 +300,6 @@ def _exp(x):
     """exp(x) as a pair."""
     if x == -np.inf:
         return ZERO
-    if abs(x) > 1e15:
-        # All numbers beyond exp(1e15) count as equal, so that sums of exponents stay within int64.
-        return 0.5, np.int64(math.copysign(2.0**51, x))
     # x = power log 2 + rest with |rest| <= log(2) / 2, whose exponential is an ordinary number.
     power = np.rint(x / math.log(2.0))
     mantissa, shift = math.frexp(math.exp((x - power * LN2_HIGH) - power * LN2_LOW))

@@ -210,7 +210,12 @@ class Targets(NamedTuple):
         if self.are_indices:
             sets = self.sets[rows].to(torch.int64)
             return torch.where(sets >= 0, scores.gather(1, sets.clamp(min=0)), 0.0).sum(1)
-        return torch.linalg.vecdot(scores, self.sets[rows].to(scores.dtype))
+        sets = self.sets[rows].to(scores.dtype)
+        sums = torch.linalg.vecdot(scores, sets)
+        odd = torch.nonzero(~sums.isfinite())[:, 0]
+        if len(odd):  # a score of -inf that is not in the set: 0 * -inf is NaN, but must not count
+            sums[odd] = torch.where(sets[odd] == 0, 0.0, scores[odd] * sets[odd]).sum(1)
+        return sums
 
 
 def as_targets(targets, options):
@@ -367,8 +372,10 @@ def _loss(log_partition, scores, targets, rows, log_weights):
     n_sizes = log_weights.shape[1]
     of_size = log_weights.gather(1, counts.clamp(max=n_sizes - 1)[:, None])[:, 0].to(torch.float64)
     of_size = torch.where(counts < n_sizes, of_size, -torch.inf)
-    loss = log_partition - targets.scores_of(scores, rows).to(torch.float64) - of_size
-    return loss.clamp(min=0.0)
+    log_weight = targets.scores_of(scores, rows).to(torch.float64) + of_size
+    # Where no set is possible at all, the difference of two infinities would be NaN.
+    is_impossible = (log_weight == -torch.inf) & (log_partition == -torch.inf)
+    return (log_partition - log_weight).clamp(min=0.0).masked_fill(is_impossible, torch.inf)
 
 
 def _tilted(scores, log_weights, want_marginals):
@@ -452,7 +459,9 @@ def _unlimited(scores, log_weights, *, want_marginals):
     if want_marginals:
         sums = tree.descend(levels, size_weights[1:])[: len(weights)] * weights
         marginals = (sums / partition).T.clamp(max=1.0)
-    return Expectations(partition.log(), (masses / partition).T, marginals)
+    # A score of inf has no meaning: like NaN, it makes the log-partition NaN.
+    log_partition = partition.log().masked_fill((scores == torch.inf).any(1), torch.nan)
+    return Expectations(log_partition, (masses / partition).T, marginals)
 
 
 def _covariances(weights, size_weights, direction, size_direction):
