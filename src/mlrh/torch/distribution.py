@@ -78,7 +78,7 @@ class LabelSpace(torch.nn.Module):
     def marginals(self, scores, known=None):
         """P(y_k = 1), (n_rows, n_labels): the derivatives of the log-partition by the scores."""
         differentiable = self.is_differentiable(scores)
-        return derivative(lambda scores: self.log_partition(scores, known), scores, differentiable=differentiable)
+        return derivative(self.log_partition, scores, known, differentiable=differentiable)
 
     def log_weight(self, scores, Y):
         """Logarithm of exp(sum_k y_k scores_k + b(y)) of one set per row, (n_rows,); -inf outside the space."""
@@ -340,12 +340,16 @@ def register_bias(space, name, bias, n_biases):
         space.register_buffer(name, bias if is_tensor else torch.as_tensor(bias, dtype=torch.float64))
 
 
-def derivative(function, values, *, differentiable=False):
-    """Derivatives by values of the sum of function(values), a function of each row alone."""
+def derivative(function, values, *others, differentiable=False):
+    """Derivatives by values of function(values, *others) (n_rows,), a function of each row alone.
+
+    The others are tensors or None. Those made in inference mode are copied, since autograd can't keep them.
+    """
     with torch.inference_mode(False), torch.enable_grad():
         if not (differentiable and values.requires_grad):
             values = values.detach().clone().requires_grad_()
-        return torch.autograd.grad(function(values).sum(), values, create_graph=differentiable)[0]
+        others = tuple(other.clone() if other is not None and other.is_inference() else other for other in others)
+        return torch.autograd.grad(function(values, *others).sum(), values, create_graph=differentiable)[0]
 
 
 def _other_parts(known, best):

@@ -57,9 +57,11 @@ class NumPySpace(LabelSpace):
     def __repr__(self):
         return f"NumPySpace({self.space!r})"
 
+    @torch.compiler.disable
     def log_partition(self, scores, known=None):
         return self._called(_LogPartition, scores, known).to(working_dtype(scores))
 
+    @torch.compiler.disable
     def marginals(self, scores, known=None):
         ones = scores.new_ones(len(scores), dtype=torch.float64)
         return self._called(_Gradient, scores, known, ones)[0].to(scores.dtype)
@@ -93,7 +95,6 @@ class NumPySpace(LabelSpace):
     def _biased(self, bias):
         return self.space if bias is None else self.space.with_bias(_array(bias))
 
-    @torch.compiler.disable
     def _called(self, function, scores, known, *others):
         known = None if known is None else _array(known.nan_to_num(UNKNOWN)).astype("int8")
 

@@ -99,7 +99,7 @@ class GroupSpace(LabelSpace):
             log_weights = batch.log_weights(self._bias(torch.float64)).detach()
             drawn = sampling.sample(batch.rows(scores), batch.of_rows(log_weights, len(scores)), n, generator)
             n_groups, width = batch.labels.shape
-            drawn = drawn.reshape(-1, n_groups, n, width).transpose(1, 2).flatten(2)
+            drawn = drawn.reshape(len(scores), n_groups, n, width).transpose(1, 2).flatten(2)
             sets[:, :, batch.labels.flatten()] = drawn
         return sets[:, :, :-1]
 
@@ -113,7 +113,7 @@ class GroupSpace(LabelSpace):
         for batch in self.batches:
             log_weights = batch.of_rows(batch.log_weights(self._bias(scores.dtype)), len(scores))
             pmf = operators.cardinality_pmf(batch.rows(scores), log_weights, min_labels=0)
-            pmfs += pmf.reshape(len(scores), *batch.labels.shape[:1], -1).unbind(1)
+            pmfs += pmf.reshape(len(scores), *batch.places.shape).unbind(1)
         pmf = scores.new_ones((len(scores), 1))
         for one in pmfs:
             pmf = _convolved(pmf, one)
@@ -130,7 +130,7 @@ class GroupSpace(LabelSpace):
         for batch in self.batches:
             log_weights = batch.of_rows(batch.log_weights(self._bias(scores.dtype)), len(scores))
             log_sums = batch.log_sums(scores, known, log_weights)
-            total = total + log_sums.clamp(min=log_zero(scores)).reshape(len(scores), -1).sum(1)
+            total = total + log_sums.clamp(min=log_zero(scores)).reshape(len(scores), len(batch.labels)).sum(1)
         return total
 
     def _bias(self, dtype):

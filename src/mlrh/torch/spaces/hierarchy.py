@@ -7,6 +7,7 @@ of the number of brothers, not with the number of labels. Limits on leaves, and 
 same with polynomials whose exponents count leaves and labels.
 """
 
+from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -77,7 +78,7 @@ class HierarchySpace(LabelSpace):
         A label that adds 0 is left out.
         """
         scores = finite(scores.detach().to(torch.float64))
-        return derivative(lambda scores: self._total(scores, known, best=True), scores).to(torch.int8)
+        return derivative(partial(self._total, best=True), scores, known).to(torch.int8)
 
     def sample(self, scores, n, generator):
         if not self._counts_no_leaves():

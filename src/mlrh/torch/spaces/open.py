@@ -99,14 +99,12 @@ class OpenSpace(LabelSpace):
 
     def cardinality_pmf(self, scores):
         # The derivatives of the log-partition by the log-weights of sizes.
+        def total(log_weights, scores):
+            return self._total(finite(scores.to(torch.float64)), None, log_weights)
+
         with full_precision(scores):
-            finite_scores = finite(scores).to(torch.float64)
-            log_weights = self.cardinality.log_weights(finite_scores).expand(len(scores), -1)
-            pmf = derivative(
-                lambda log_weights: self._total(finite_scores, None, log_weights),
-                log_weights,
-                differentiable=self.is_differentiable(scores),
-            )
+            log_weights = self.cardinality.log_weights(scores.to(torch.float64)).expand(len(scores), -1)
+            pmf = derivative(total, log_weights, scores, differentiable=self.is_differentiable(scores))
         return torch.nn.functional.pad(pmf, (0, self.n_labels - self.max_labels)).to(working_dtype(scores))
 
     def _log_partition(self, scores, known):
