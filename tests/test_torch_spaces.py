@@ -463,6 +463,23 @@ def test_both_ways_to_sum_an_open_space_agree_with_many_labels(monkeypatch):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("partial", [False, True])
+def test_an_open_space_summed_in_blocks_of_rows_has_the_same_loss_and_derivatives(partial, monkeypatch):
+    space, targets = WITH_BIASES["open-low"](), possible_sets("open", 5)
+    targets = partly_unknown(targets) if partial else targets
+    results = []
+    for most_terms in (open_space.MOST_TERMS, 1):
+        monkeypatch.setattr(open_space, "MOST_TERMS", most_terms)
+        scores = scores_of().requires_grad_()
+        inputs = (scores, *space.parameters())
+        loss = MLRHLoss(label_space=space)(scores, targets)
+        first = torch.autograd.grad(loss, inputs, create_graph=True)
+        second = torch.autograd.grad(sum((g**2).sum() for g in first), inputs)
+        results.append((loss.detach(), *(g.detach() for g in first), *second))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-13)
+
+
 def test_one_group_of_all_labels_is_the_cardinality_space_and_groups_of_one_choice_are_softmaxes():
     scores = scores_of()
     whole = GroupSpace([(range(N_LABELS), 1, 4)], bias=SIZE_BIAS[1:5]).distribution(scores)

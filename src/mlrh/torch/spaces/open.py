@@ -10,6 +10,7 @@ listed sets at one node, where the label of that depth differs from all listed s
 """
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from mlrh.torch._eager import operators, ranking
 from mlrh.torch._eager.dispatch import full_precision, given, working_dtype
@@ -17,6 +18,7 @@ from mlrh.torch._eager.sums import LOG_ZERO, finite, log_add, log_zero
 from mlrh.torch.distribution import CardinalitySpace, LabelSpace, derivative, register_bias
 from mlrh.torch.spaces.observed import ListedSets
 
+MOST_TERMS = 2**22  # numbers that a block of rows may sum: 32 MB, and some times that for their gradient
 LOWEST_BIAS = -10.0  # above it T has an error of 2e-16 * exp(10) = 5e-12 at most
 
 
@@ -118,7 +120,7 @@ class OpenSpace(LabelSpace):
         log_weights are those of the sizes, (n_sizes,) or (n_rows, n_sizes).
         """
         if self._has_low_bias():
-            return self.tree.total(scores, known, log_weights, self.set_bias)
+            return self._by_tree(scores, known, log_weights)
         of_sizes = self._of_sizes(scores, known, log_weights).clamp(min=log_zero(scores))
         if self.set_bias is None:
             return of_sizes
@@ -131,6 +133,26 @@ class OpenSpace(LabelSpace):
         top = biased.detach().amax(1, keepdim=True).clamp(min=0.0)  # the largest term becomes exp(0)
         terms = torch.exp(biased - top) - torch.exp(log_probs - top)
         return of_sizes + top[:, 0] + torch.log(torch.exp(-top[:, 0]) + terms.sum(1))
+
+    def _by_tree(self, scores, known, log_weights):
+        """The same from positive terms; rows in blocks, whose terms are computed again for the gradient, not kept."""
+        n_rows, step = len(scores), max(1, MOST_TERMS // self.tree.n_terms)
+        if n_rows <= step or torch.compiler.is_compiling():
+            return self.tree.total(scores, known, log_weights, self.set_bias)
+        log_weights = log_weights.expand(n_rows, -1)
+        of_blocks = [
+            checkpoint(
+                self.tree.total,
+                scores[rows],
+                None if known is None else known[rows],
+                log_weights[rows],
+                self.set_bias,
+                use_reentrant=False,
+                preserve_rng_state=False,
+            )
+            for rows in (slice(start, start + step) for start in range(0, n_rows, step))
+        ]
+        return torch.cat(of_blocks)
 
     def _has_low_bias(self):
         """Whether T may cancel; it is taken to where the biases can't be looked at."""
@@ -208,6 +230,7 @@ class _Tree(torch.nn.Module):
             exits.append((leaving // 2, leaving % 2, counts[leaving // 2] + leaving % 2))
             counts = counts[codes // 2] + codes % 2
         self.n_children, self.n_exits = [len(c[0]) for c in children], [len(e[0]) for e in exits]
+        self.n_terms = sum(self.n_exits) + len(sets)
         names = ("parents", "has_label", "exit_parents", "exit_has_label", "exit_counts")
         tensors = dict(
             zip(names, map(torch.cat, (*zip(*children, strict=True), *zip(*exits, strict=True))), strict=True)
