@@ -1,7 +1,9 @@
 """The label spaces of torch: equal to the enumeration of their sets, which is written here a second time, in words."""
 
 import itertools
+import re
 from copy import copy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -673,6 +675,15 @@ def compare_with_numpy(space, scale=2.0):
     }
     for question, (answer, other) in pairs.items():
         np.testing.assert_allclose(answer.detach().numpy(), other, rtol=0, atol=1e-10, err_msg=question)
+
+
+def test_the_example_of_the_docs_answers_with_sets_of_its_space():
+    text = (Path(__file__).parents[1] / "docs" / "neural-networks.md").read_text()
+    names: dict = {}
+    exec(next(code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "GroupSpace" in code), names)
+    assert (names["sets"][:, :3].sum(1) == 1).all()
+    assert (names["sets"][:, 3:6].sum(1) <= 2).all()
+    assert names["space"].bias.grad.abs().sum() > 0
 
 
 def test_biases_that_a_fit_would_learn_become_parameters_and_others_stay_fixed():

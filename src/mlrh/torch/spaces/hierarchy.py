@@ -35,8 +35,8 @@ class HierarchySpace(LabelSpace):
     >>> from mlrh.torch import HierarchySpace
     >>> space = HierarchySpace([-1, 0, 0])  # labels 1 and 2 imply label 0
     >>> d = space.distribution(torch.zeros(1, 3))
-    >>> d.log_partition().exp()  # the empty set, and label 0 with any of its children
-    tensor([5.0000])
+    >>> d.log_partition().exp().round().tolist()  # the empty set, and label 0 with any of its children
+    [5.0]
     >>> d.marginals()
     tensor([[0.8000, 0.4000, 0.4000]])
     """
