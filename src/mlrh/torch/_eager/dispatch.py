@@ -91,7 +91,7 @@ def backward(scores, targets, log_weights, saved, gradient, options):
     saved, served = _saved_by(scores, targets, log_weights, saved, options)
     if served:
         return plan_of(scores, targets, log_weights, options).backward(scores, targets, saved, gradient)
-    with _full_precision(scores):
+    with full_precision(scores):
         return _recurrence_backward(scores, as_targets(targets, options), log_weights, saved, gradient)
 
 
@@ -112,7 +112,7 @@ def curvature(scores, log_weights, direction, size_direction):
     dtype = working_dtype(scores)
     d_marginals = scores.new_empty((n_rows, n_labels), dtype=dtype)
     d_pmf = scores.new_empty((n_rows, log_weights.shape[-1]), dtype=dtype)
-    with _full_precision(scores):
+    with full_precision(scores):
         for rows in blocks(n_rows, n_labels):
             for some, weights, size_weights in parts(scores[rows], of_rows(log_weights, rows, n_rows)):
                 directions = _like(direction[rows][some], weights), _like(size_direction[rows][some], size_weights)
@@ -249,7 +249,7 @@ def _plans():
     return plan
 
 
-def _full_precision(scores):
+def full_precision(scores):
     """Autocast off: it would round the products of float32 tensors. Where it is off already, that costs nothing."""
     device = scores.device.type
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
@@ -258,7 +258,7 @@ def _full_precision(scores):
 def _recurrence(scores, targets, log_weights, options):
     """Losses (n_rows,), and a tuple for `_recurrence_backward` that ends with P(|y| = j), (n_rows, n_sizes)."""
     targets = as_targets(targets, options)
-    with _full_precision(scores):
+    with full_precision(scores):
         _settle_kernels(working_dtype(scores))
         if many_labels.serve(scores.shape[1], log_weights.shape[-1] - 1):
             return _by_many_labels(scores, targets, log_weights)
