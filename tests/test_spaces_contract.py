@@ -11,7 +11,7 @@ from mlrh import CalibratedSets, KernelMLRHClassifier, MLRHClassifier, TunedThre
 from mlrh._indicators import UNKNOWN
 from mlrh.fitting.design import Design
 from mlrh.fitting.objective import Objective
-from mlrh.spaces import CardinalitySpace, LabelSpace, ObservedSpace
+from mlrh.spaces import CardinalitySpace, GroupSpace, LabelSpace, ObservedSpace
 from mlrh.spaces.independent import IndependentLabels
 
 RNG = np.random.default_rng(0)
@@ -73,6 +73,10 @@ SPACES = {
         lambda y: BIAS_OF_LISTED.get(bytes(y), -np.inf),
     ),
     "independent": (IndependentLabels(N_LABELS), lambda y: 0.0),
+    "groups": (
+        GroupSpace([([3, 0], 1, 1), ([1, 4], 0, 2)], N_LABELS, bias=[0.4, -1.0, 0.3, 1.5]),
+        lambda y: 0.4 + [-1.0, 0.3, 1.5][y[[1, 4]].sum()] if y[[0, 3]].sum() == 1 else -np.inf,
+    ),
     "written here": (RUNS, lambda y: BIAS_OF_RUN.get(bytes(y), -np.inf)),
 }
 every_space = pytest.mark.parametrize("name", SPACES)

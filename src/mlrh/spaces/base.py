@@ -16,6 +16,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from mlrh._indicators import UNKNOWN, as_indicator, as_known, contradict, merged
+from mlrh.spaces._kernels import expected_metrics
 from mlrh.spaces._kernels.expected_metrics import check_metric, metric_function
 
 LARGEST_SCORE = 1e100  # sums of scores over labels stay far from overflow, which begins at 1.8e308
@@ -183,6 +184,14 @@ class LabelSpace(ABC):
         smallest, largest = self.sizes()
         return smallest == largest
 
+    def shift_invariant_labels(self) -> list[np.ndarray]:
+        """Groups of labels, as indices, to whose scores a constant can be added without changing a probability."""
+        return [np.arange(self.n_labels)] if self.is_shift_invariant() else []
+
+    def completed(self, Y):
+        """Training rows Y as a fit takes them; the default leaves them as they are."""
+        return Y
+
     def undetermined(self, Y) -> list[str]:
         """Sentences on what of this space has no finite optimum for Y (labels never or always present aside)."""
         return []
@@ -322,6 +331,18 @@ class LabelSpace(ABC):
             biases[i] = space.expectations(scores[i : i + 1], np.ones(1))[2] @ self.bias
         return np.maximum(log_partition - (marginals * scores).sum(axis=1) - biases, 0.0).astype(scores.dtype)
 
+    def marginals_by_size(self, scores):
+        """P(y_k = 1, |y| = j), (n_labels + 1, n_samples, n_labels): one conditioning for each label k."""
+        marginals, free = self.marginals(scores), self._without_knowledge()
+        joint = np.zeros((self.n_labels + 1, *scores.shape))
+        for label in range(self.n_labels):
+            rows = np.flatnonzero(marginals[:, label] > 0)
+            known = np.full(scores.shape, UNKNOWN, np.int8) if self.known is None else self.known.copy()
+            known[:, label] = 1
+            sizes = free.given(known[rows]).cardinality_pmf(scores[rows])
+            joint[:, rows, label] = (marginals[rows, label, None] * sizes).T
+        return joint
+
     def any_of(self, scores, groups):
         """P(at least one label of each row's group), (n_samples,)."""
         return self._listed().any_of(scores, groups)
@@ -345,6 +366,26 @@ class LabelSpace(ABC):
     def temper(self, temperature):
         """The space of P(y)^(1/temperature) for scores that are divided by the temperature."""
         return self.rebiased(self.bias / temperature)
+
+    def _best_of_candidates(self, scores, metric, limits):
+        """The best answers that a space finds without a list of its sets: exact for F1.
+
+        For other metrics it is the better one of the sets of the m likeliest labels and of the most probable set.
+        """
+        if metric is expected_metrics.f1_of_counts:
+            joint, empty = self.marginals_by_size(scores)[1:], self.cardinality_pmf(scores)[:, 0]
+            return expected_metrics.best_f1_by_sizes(joint, np.arange(1, self.n_labels + 1), empty, limits)
+        best = expected_metrics.Best(*scores.shape)
+        possible, modes = self.modes_within(scores, *limits)
+        for m in range(limits[0], limits[1] + 1):
+            # The sets of m labels: ties go to the smaller set, so sizes are tried in ascending order.
+            some = np.flatnonzero(possible & (np.count_nonzero(modes, axis=1) == m))
+            candidates = self.likeliest(scores, np.full(len(scores), m))
+            best.offer(self.expected(scores, candidates, metric), candidates)
+            if len(some):
+                candidates[some] = modes[some]
+                best.offer(self.expected(scores, candidates, metric), candidates)
+        return best.sets
 
     def _without_knowledge(self):
         """The same space with nothing known, for questions that bring rows and knowledge of their own."""
