@@ -20,6 +20,7 @@ from mlrh.spaces._kernels import expected_metrics
 from mlrh.spaces._kernels.expected_metrics import check_metric, metric_function
 
 LARGEST_SCORE = 1e100  # sums of scores over labels stay far from overflow, which begins at 1.8e308
+JOINT_ENTRIES = 2**23  # P(y_k = 1, |y| = j) of a block of rows: 64 MB
 MAX_ENUMERATED = 14  # labels up to which the defaults list all sets: 2**14 of them, a few megabytes
 # Change of a score in a central difference. The error of the formula is about STEP**2 = 1e-10, that of rounding about
 # eps / STEP = 2e-11: a larger or smaller step would make one of them worse.
@@ -187,6 +188,13 @@ class LabelSpace(ABC):
     def shift_invariant_labels(self) -> list[np.ndarray]:
         """Groups of labels, as indices, to whose scores a constant can be added without changing a probability."""
         return [np.arange(self.n_labels)] if self.is_shift_invariant() else []
+
+    def raised_thresholds(self, thresholds):
+        """Thresholds (n_labels,) for marginals by which the labels above them are an answer of the space's structure.
+
+        The default leaves them as they are.
+        """
+        return thresholds
 
     def completed(self, Y):
         """Training rows Y as a fit takes them; the default leaves them as they are."""
@@ -372,18 +380,26 @@ class LabelSpace(ABC):
 
         For other metrics it is the better one of the sets of the m likeliest labels and of the most probable set.
         """
+        sets, n_rows = np.empty(scores.shape, np.int8), max(1, JOINT_ENTRIES // (self.n_labels + 1) ** 2)
+        every = LabelSetDistribution(self, scores)
+        for start in range(0, len(scores), n_rows):
+            some = every.take(slice(start, start + n_rows))
+            sets[start : start + n_rows] = some.space._best_of_block(some.scores, metric, limits)
+        return sets
+
+    def _best_of_block(self, scores, metric, limits):
         if metric is expected_metrics.f1_of_counts:
             joint, empty = self.marginals_by_size(scores)[1:], self.cardinality_pmf(scores)[:, 0]
             return expected_metrics.best_f1_by_sizes(joint, np.arange(1, self.n_labels + 1), empty, limits)
         best = expected_metrics.Best(*scores.shape)
         possible, modes = self.modes_within(scores, *limits)
+        sizes = np.where(possible, np.count_nonzero(modes, axis=1), -1)
+        # Ties go to what is offered first, so smaller sets come first.
         for m in range(limits[0], limits[1] + 1):
-            # The sets of m labels: ties go to the smaller set, so sizes are tried in ascending order.
-            some = np.flatnonzero(possible & (np.count_nonzero(modes, axis=1) == m))
             candidates = self.likeliest(scores, np.full(len(scores), m))
             best.offer(self.expected(scores, candidates, metric), candidates)
-            if len(some):
-                candidates[some] = modes[some]
+            if (sizes == m).any():
+                candidates = np.where((sizes == m)[:, None], modes, candidates)
                 best.offer(self.expected(scores, candidates, metric), candidates)
         return best.sets
 
