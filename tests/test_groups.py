@@ -163,12 +163,14 @@ def test_decisions_are_the_best_of_all_sets(metric):
 def test_many_groups_are_answered_without_a_list_of_sets():
     groups = [(range(5 * g, 5 * g + 5), g % 2, 1 + g % 3) for g in range(6)]
     scores = np.random.default_rng(1).normal(size=(4, 40))
-    d = GroupSpace(groups, 40).distribution(scores)
+    space = GroupSpace(groups, 40)
+    d = space.distribution(scores)
     drawn = d.sample(20_000, random_state=0)
     np.testing.assert_allclose(drawn.mean(axis=1), d.marginals(), atol=0.02)
     shares = np.array([np.bincount(row, minlength=41) for row in drawn.sum(axis=2)]) / 20_000
     np.testing.assert_allclose(d.cardinality_pmf(), shares, atol=0.02)
     for name in ("f1", "jaccard"):
+        decisions.check(name, (2, 6), space)  # decides on no rows, as a fit does first
         answers = decisions.best(d, name)
         tp = (drawn * answers[:, None]).sum(axis=2)
         union, both = ((drawn + answers[:, None]) > 0).sum(axis=2), drawn.sum(axis=2) + answers.sum(axis=1)[:, None]

@@ -41,6 +41,6 @@ def index_of(name, places):
         known = ", ".join(map(repr, list(places)[:5])) + (", ..." if len(places) > 5 else "")
         raise ValueError(
             f"The label space names the label {name!r}, which y doesn't have; "
-            + (f"its labels are {known}." if places else "its labels have no names: give indices, or a DataFrame as y.")
+            + (f"its labels are {known}." if places else "its labels have no names. Give label indices.")
         )
     return places[name]

@@ -190,7 +190,7 @@ class LabelSpace(ABC):
         return [np.arange(self.n_labels)] if self.is_shift_invariant() else []
 
     def raised_thresholds(self, thresholds):
-        """Thresholds (n_labels,) for marginals by which the labels above them are an answer of the space's structure.
+        """Thresholds (n_labels,) for marginals, raised so that the labels above them obey what labels imply.
 
         The default leaves them as they are.
         """
@@ -571,6 +571,13 @@ class LabelSetDistribution:
     def sizes(self) -> tuple[int, int]:
         """The smallest and the largest number of labels of a set of the label space."""
         return self.space.sizes()
+
+    def raised_thresholds(self, thresholds) -> np.ndarray:
+        """Thresholds (n_labels,) for marginals, raised where the label space needs it.
+
+        In a hierarchy a label's threshold is raised to its parent's: the labels above their thresholds then obey it.
+        """
+        return self.space.raised_thresholds(np.asarray(thresholds, np.float64))
 
     def condition(self, known) -> "LabelSetDistribution":
         """The distribution given what is known of each row; it answers the same questions, as exactly.

@@ -19,7 +19,7 @@ from mlrh.spaces._label_names import NamesLabels, as_labels, index_of, place_of_
 from mlrh.spaces.base import MAX_ENUMERATED, LabelSetDistribution, highest_labels
 
 ROOT = -1  # the parent of a label without one
-TARGET_SCORES = 50_000  # of one block of rows: about a millisecond
+TARGET_SCORES = 100_000  # of one block of rows: about a millisecond
 TABLE_ENTRIES = 2**20  # of the probabilities of counts of one block of rows: 8 MB
 NOTHING = np.empty((0, 0), np.int8)
 
@@ -210,14 +210,14 @@ class HierarchySpace(NamesLabels):
         if self._is_limited:
             self._run(forest_counts.expectations, scores, self._by_leaves, outputs=(log_partition, marginals))
         else:
-            self._run(forest.expectations, scores, outputs=(log_partition, marginals))
+            self._run(forest.expectations, scores, (self._levels,), outputs=(log_partition, marginals))
         return log_partition, marginals, np.zeros(0)
 
     def curvature(self, scores, direction, bias_direction, weights):
         if self._is_limited:
             return super().curvature(scores, direction, bias_direction, weights)
         d_marginals = np.empty_like(scores)
-        self._run(forest.curvature, scores, by_row=(direction,), outputs=(d_marginals,))
+        self._run(forest.curvature, scores, (self._levels,), by_row=(direction,), outputs=(d_marginals,))
         return d_marginals, np.zeros(0)
 
     # What a distribution asks.
@@ -238,7 +238,7 @@ class HierarchySpace(NamesLabels):
     def log_prob(self, scores, Y):
         log_probs = np.full(len(scores), -np.inf, scores.dtype)
         if not self._is_limited:
-            self._run(forest.log_prob, scores, by_row=(Y,), outputs=(log_probs,))
+            self._run(forest.log_prob, scores, (self._levels,), by_row=(Y,), outputs=(log_probs,))
             return log_probs
         possible = LabelSetDistribution(self, scores).take(np.flatnonzero(self.fits(Y)))
         if len(possible.scores):
@@ -254,7 +254,7 @@ class HierarchySpace(NamesLabels):
         if self._is_limited:
             self._run(forest_counts.entropy, scores, self._by_leaves, outputs=(entropies,))
         else:
-            self._run(forest.entropy, scores, outputs=(entropies,))
+            self._run(forest.entropy, scores, (self._levels,), outputs=(entropies,))
         return entropies
 
     def sample(self, scores, n, random_state):
@@ -268,7 +268,7 @@ class HierarchySpace(NamesLabels):
             if self._is_limited:
                 kernel, fixed = forest_counts.sample, self._by_leaves
             else:
-                kernel, fixed = forest.sample, ()
+                kernel, fixed = forest.sample, (self._levels,)
             some.space._run(kernel, some.scores, fixed, by_row=(uniforms,), outputs=(sets[rows],))
         return sets
 
@@ -298,7 +298,7 @@ class HierarchySpace(NamesLabels):
         n_in, n_out = int(counts.max(initial=0)) + 1, int((self.n_labels - counts).max(initial=0)) + 1
         # Both numbers in one: t + n_in r.
         probs = self._counts(scores, np.where(Y == 1, 1, n_in), n_in * n_out - 1)
-        return probs.reshape(-1, n_out, n_in).transpose(0, 2, 1)
+        return probs.reshape(len(scores), n_out, n_in).transpose(0, 2, 1)
 
     def best(self, scores, metric, limits):
         """The best sets for a metric: exact for F1, and for others up to 14 labels without limits on the leaves.
@@ -316,8 +316,11 @@ class HierarchySpace(NamesLabels):
 
     def modes_within(self, scores, low, high):
         """Which rows have possible sets of low to high labels, and the most probable of these sets."""
-        steps, cap, is_admissible = self._codes(np.ones(self.n_labels, np.int64), min(high, self.n_labels))
-        is_admissible &= np.arange(cap + 1) % (min(high, self.n_labels) + 1) >= low
+        # Larger sets are dropped at once, unless the number of leaves is counted beside the size.
+        most = self.n_labels if self._is_limited else min(high, self.n_labels)
+        steps, cap, is_admissible = self._codes(np.ones(self.n_labels, np.int64), most)
+        sizes = np.arange(cap + 1) % (most + 1)
+        is_admissible &= (sizes >= low) & (sizes <= high)
         sets, values, _ = self._heaviest(scores, (steps, cap, False, is_admissible))
         return np.isfinite(values), sets
 
@@ -344,6 +347,7 @@ class HierarchySpace(NamesLabels):
         """Set what follows from the parents: order, leaves and limits."""
         self.n_labels = len(self.parents)
         self._order, self._places = _order(self.parents)
+        self._levels = _levels(self._places)
         self._is_leaf = np.ones(self.n_labels, bool)
         self._is_leaf[self.parents[self.parents != ROOT]] = False
         self._fewest = 0 if self.min_leaves is None else int(self.min_leaves)
@@ -390,7 +394,7 @@ class HierarchySpace(NamesLabels):
         fixed, by_row = ((), (codes,)) if len(codes) == len(scores) else ((codes,), ())
         options = (cap, saturate, is_admissible)
         self._run(forest_counts.counts, scores, fixed, by_row=by_row, options=options, outputs=(probs,))
-        return probs.reshape(len(scores), -1, most + 1).sum(axis=1)
+        return probs.reshape(len(scores), (cap + 1) // (most + 1), most + 1).sum(axis=1)
 
     def _heaviest_by_leaves(self, scores):
         return self._heaviest(scores, self._by_leaves)
@@ -511,6 +515,14 @@ def _order(parents, names=None):
     if n_found < n_labels:
         _raise_cycle(parents, order[:n_found], names)
     return order, places
+
+
+def _levels(places):
+    """The places where each depth begins, and n_labels at the end; places are those of the parents."""
+    depths = np.zeros(len(places) + 1, np.int64)
+    for place, parent in enumerate(places.tolist()):
+        depths[place] = 0 if parent == len(places) else depths[parent] + 1
+    return np.append(np.flatnonzero(np.diff(depths[:-1], prepend=-1)), len(places))
 
 
 def _raise_cycle(parents, reached, names):

@@ -7,7 +7,8 @@ that hold a label v, restricted to the labels below it, weigh
     Z_in(v) = exp(s_v) prod over children c of (1 + Z_in(c))
 
 so that a label is present, given that its parent is, with probability Z_in / (1 + Z_in) = sigmoid(log Z_in), whatever
-else is present. Upward once for Z_in, downward once for the products of these probabilities.
+else is present. Upward once for Z_in, downward once for the products of these probabilities. `levels` are the places
+where each depth begins, and n_labels at the end: the exponentials of a level are taken eight at a time.
 
 `known` (n_rows, n_labels) holds what is known of the labels, or has no rows. A label known to be present, or with such
 a label below it, must be present: it contributes the factor Z_in instead of 1 + Z_in. One known to be absent
@@ -19,53 +20,54 @@ import math
 import numpy as np
 
 from mlrh._parallel import kernel
-from mlrh.spaces._kernels.plain import entropy_of_choice
+from mlrh._simd import LANES, exp_minus_abs, load, minimum, splat, store, where_positive
+from mlrh.spaces._kernels.plain import entropy_of_choice, two_sum
 
 FREE, MUST, ABSENT = 0, 1, 2
 FULL = 1e150  # of a product of factors of at most 2: its logarithm is taken long before it overflows
 
 
 @kernel
-def expectations(scores, known, order, parents, log_partition, marginals):
+def expectations(scores, known, order, parents, levels, log_partition, marginals):
     """Write the log-partition and the marginals; -inf and NaN where no set agrees with what is known."""
     n_labels = scores.shape[1]
-    high, low, product, state = _buffers(n_labels)
-    share = np.empty(n_labels + 1)
+    high, low, product, state, chance = _buffers(n_labels)
     for i in range(scores.shape[0]):
-        if not _upward(scores[i], row_of(known, i), order, parents, high, low, product, state):
+        if not _upward(scores[i], row_of(known, i), order, parents, levels, high, low, product, state, chance):
             log_partition[i] = -np.inf
             marginals[i] = np.nan
             continue
-        log_partition[i] = high[n_labels] + low[n_labels]
-        share[n_labels] = 1.0
+        log_partition[i] = _log_weight(high[n_labels], low[n_labels], product[n_labels])
+        # Downward: from the probability given the parent to the probability.
+        chance[n_labels] = 1.0
         for place in range(n_labels):
-            share[place] = share[parents[place]] * _probability(high[place], state[place])
-            marginals[i, order[place]] = share[place]
+            chance[place] *= chance[parents[place]]
+            marginals[i, order[place]] = chance[place]
 
 
 @kernel
-def curvature(scores, known, order, parents, direction, d_marginals):
+def curvature(scores, known, order, parents, levels, direction, d_marginals):
     """Write the derivatives of the marginals as the scores move along the direction.
 
     d log Z_in(v) = d_v + the sum over children c of sigmoid(log Z_in(c)) d log Z_in(c), and downward the product rule.
     """
     n_labels = scores.shape[1]
-    high, low, product, state = _buffers(n_labels)
+    high, low, product, state, chance = _buffers(n_labels)
     share, d_share, d_inside = np.empty(n_labels + 1), np.empty(n_labels + 1), np.empty(n_labels + 1)
     for i in range(scores.shape[0]):
-        _upward(scores[i], row_of(known, i), order, parents, high, low, product, state)
+        _upward(scores[i], row_of(known, i), order, parents, levels, high, low, product, state, chance)
         d_inside[:] = 0.0
         for place in range(n_labels - 1, -1, -1):
             d_inside[place] += direction[i, order[place]]
-            d_inside[parents[place]] += _probability(high[place], state[place]) * d_inside[place]
+            d_inside[parents[place]] += chance[place] * d_inside[place]
         share[n_labels], d_share[n_labels] = 1.0, 0.0
         for place in range(n_labels):
-            own, parent = _probability(high[place], state[place]), parents[place]
+            parent = parents[place]
             # p (1 - p), from the exponential itself: 1 - p would be 0 from log-weights of about 37 on.
-            small = math.exp(-abs(high[place]))
+            small = math.exp(-abs(_log_weight(high[place], low[place], product[place])))
             variance = small / (1.0 + small) ** 2 if state[place] == FREE else 0.0
-            d_share[place] = d_share[parent] * own + share[parent] * variance * d_inside[place]
-            share[place] = share[parent] * own
+            d_share[place] = d_share[parent] * chance[place] + share[parent] * variance * d_inside[place]
+            share[place] = share[parent] * chance[place]
             d_marginals[i, order[place]] = d_share[place]
 
 
@@ -77,17 +79,19 @@ def mode(scores, known, order, parents, sets):
     that ties go to the smaller set.
     """
     n_labels = scores.shape[1]
-    high, low, product, state = _buffers(n_labels)
+    high, low, product, state, _ = _buffers(n_labels)
     for i in range(scores.shape[0]):
         _begin(high, low, product, state)
         row = row_of(known, i)
         for place in range(n_labels - 1, -1, -1):
-            _finish(high, low, product, place, scores[i, order[place]])
             parent = parents[place]
+            x, error = two_sum(high[place], scores[i, order[place]])
+            high[place], low[place] = two_sum(x, low[place] + error)
             if row.shape[0] > 0:
                 note(row[order[place]], place, parent, state)
             if state[place] == MUST or (state[place] == FREE and high[place] > 0):
-                _add(high, low, parent, high[place], low[place])
+                high[parent], error = two_sum(high[parent], high[place])
+                low[parent] += error + low[place]
         for place in range(n_labels):
             parent = parents[place]
             is_taken = state[place] == MUST or (state[place] == FREE and high[place] > 0)
@@ -96,16 +100,16 @@ def mode(scores, known, order, parents, sets):
 
 
 @kernel
-def log_prob(scores, known, order, parents, sets, log_probs):
+def log_prob(scores, known, order, parents, levels, sets, log_probs):
     """Write the log-probability of one set per row: a sum over the labels whose parent is in the set.
 
     A label adds log sigmoid(x) where it is in the set and log sigmoid(-x) where not, with x = log Z_in: no difference
     of large numbers occurs.
     """
     n_labels = scores.shape[1]
-    high, low, product, state = _buffers(n_labels)
+    high, low, product, state, chance = _buffers(n_labels)
     for i in range(scores.shape[0]):
-        _upward(scores[i], row_of(known, i), order, parents, high, low, product, state)
+        _upward(scores[i], row_of(known, i), order, parents, levels, high, low, product, state, chance)
         result = 0.0
         for place in range(n_labels):
             parent = parents[place]
@@ -116,42 +120,42 @@ def log_prob(scores, known, order, parents, sets, log_probs):
             if not is_in and state[place] == MUST:
                 result = -np.inf
             if has_parent and state[place] == FREE:
-                x = high[place] if is_in else -high[place]
+                x = _log_weight(high[place], low[place], product[place])
+                x = x if is_in else -x
                 result += min(x, 0.0) - math.log1p(math.exp(-abs(x)))
         log_probs[i] = result
 
 
 @kernel
-def entropy(scores, known, order, parents, entropies):
+def entropy(scores, known, order, parents, levels, entropies):
     """Write the entropies: by the chain rule, P(parent) times the entropy of each label given its parent."""
     n_labels = scores.shape[1]
-    high, low, product, state = _buffers(n_labels)
-    share = np.empty(n_labels + 1)
+    high, low, product, state, chance = _buffers(n_labels)
     for i in range(scores.shape[0]):
-        _upward(scores[i], row_of(known, i), order, parents, high, low, product, state)
-        share[n_labels] = 1.0
+        _upward(scores[i], row_of(known, i), order, parents, levels, high, low, product, state, chance)
+        chance[n_labels] = 1.0
         result = 0.0
         for place in range(n_labels):
-            parent = share[parents[place]]
-            share[place] = parent * _probability(high[place], state[place])
+            parent = chance[parents[place]]
+            chance[place] *= parent
             if state[place] == FREE:
-                small = math.exp(-abs(high[place]))
+                small = math.exp(-abs(_log_weight(high[place], low[place], product[place])))
                 result += parent * entropy_of_choice(small / (1.0 + small))
         entropies[i] = result
 
 
 @kernel
-def sample(scores, known, order, parents, uniforms, sets):
+def sample(scores, known, order, parents, levels, uniforms, sets):
     """Write one set per row of uniforms (n_rows, n_draws, n_labels) into sets of that shape: parents first."""
     n_labels = scores.shape[1]
-    high, low, product, state = _buffers(n_labels)
+    high, low, product, state, chance = _buffers(n_labels)
     for i in range(scores.shape[0]):
-        _upward(scores[i], row_of(known, i), order, parents, high, low, product, state)
+        _upward(scores[i], row_of(known, i), order, parents, levels, high, low, product, state, chance)
         for draw in range(uniforms.shape[1]):
             for place in range(n_labels):
                 parent = parents[place]
                 has_parent = parent == n_labels or sets[i, draw, order[parent]] == 1
-                is_drawn = uniforms[i, draw, place] < _probability(high[place], state[place])
+                is_drawn = uniforms[i, draw, place] < chance[place]
                 sets[i, draw, order[place]] = has_parent and is_drawn
 
 
@@ -176,12 +180,17 @@ def swap_for_ancestors(order, parents, sets):
 
 @kernel
 def _buffers(n_labels):
-    """Log Z_in as an unrounded sum high + low, a product of factors, and what is known, for every place."""
-    return np.empty(n_labels + 1), np.empty(n_labels + 1), np.empty(n_labels + 1), np.empty(n_labels + 1, np.int8)
+    """For every place high, low and product, with log Z_in = high + low + log(product), what is known, and a chance.
+
+    The chance is the probability of the label given its parent. Lengths are in whole vectors of LANES.
+    """
+    n = (n_labels // LANES + 1) * LANES
+    return np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int8), np.empty(n)
 
 
 @kernel
 def row_of(known, i):
+    """What is known of a row; nothing where nothing is known of any."""
     return known[i] if known.shape[0] > 0 else np.empty(0, np.int8)
 
 
@@ -194,32 +203,72 @@ def _begin(high, low, product, state):
 
 
 @kernel
-def _upward(scores, known, order, parents, high, low, product, state):
-    """Fill high and low with log Z_in, and state; whether any set agrees with what is known.
+def _upward(scores, known, order, parents, levels, high, low, product, state, chance):
+    """Fill high, low, product, state and chance; returns whether any set agrees with what is known.
 
     log Z_in(v) = s_v + the sum over children of log(1 + Z_in). Scores of 1e5 may cancel in it to a number that must be
-    right to 1e-12, so the rounding errors of the sum are kept in `low`.
+    right to 1e-12: so the large parts are added up in `high` and their rounding errors in `low`. The other parts stay
+    factors of a product, which needs no logarithm.
     """
     n_labels, is_possible = order.shape[0], True
     _begin(high, low, product, state)
-    for place in range(n_labels - 1, -1, -1):
-        parent = parents[place]
-        _finish(high, low, product, place, scores[order[place]])
-        if known.shape[0] > 0:
-            is_possible &= note(known[order[place]], place, parent, state)
-        x = high[place]
-        if state[place] == MUST:
-            _add(high, low, parent, x, low[place])
-        elif state[place] == FREE:
-            # log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)). The last terms are multiplied up, for one logarithm.
-            if x > 0:
-                _add(high, low, parent, x, low[place])
-            product[parent] *= 1.0 + math.exp(-abs(x))
-            if product[parent] > FULL:
-                low[parent] += math.log(product[parent])
-                product[parent] = 1.0
-    low[n_labels] += math.log(product[n_labels])
+    factors = np.empty(len(high))
+    for level in range(len(levels) - 2, -1, -1):
+        first, last = levels[level], levels[level + 1] - 1
+        for place in range(first, last + 1):
+            total, error = two_sum(high[place], scores[order[place]])
+            high[place], low[place] = two_sum(total, low[place] + error)
+        _fill_chances(high, product, first, last, chance, factors)
+        for place in range(last, first - 1, -1):
+            parent, factor = parents[place], factors[place]
+            is_likely = chance[place] > 0.5
+            more, rest = high[place] if is_likely else 0.0, low[place] if is_likely else 0.0
+            if known.shape[0] > 0:
+                is_possible &= note(known[order[place]], place, parent, state)
+                if state[place] == MUST:
+                    more, rest, factor = high[place], low[place], product[place]
+                elif state[place] == ABSENT:
+                    more, rest, factor = 0.0, 0.0, 1.0
+            high[parent], error = two_sum(high[parent], more)
+            low[parent] += error + rest
+            factor *= product[parent]
+            if factor > FULL:
+                low[parent] += math.log(factor)
+                factor = 1.0
+            product[parent] = factor
+    if known.shape[0] > 0:
+        for place in range(n_labels):
+            if state[place] != FREE:
+                chance[place] = 1.0 if state[place] == MUST else 0.0
     return is_possible
+
+
+@kernel
+def _fill_chances(high, product, first, last, chance, factors):
+    """Write Z / (1 + Z) and the factor of 1 + Z that goes to the parent, for the places first to last and neighbours.
+
+    With Z = product exp(high): where Z is above 1, 1 + Z = exp(high) * product (1 + 1 / Z), and the parent adds `high`
+    to its own; elsewhere 1 + Z itself is the factor. exp(-|high|) can't overflow, and Z may be infinite.
+    """
+    shape = (len(high) // LANES, LANES)
+    high_lanes, product_lanes = high.reshape(shape), product.reshape(shape)
+    chance_lanes, factor_lanes = chance.reshape(shape), factors.reshape(shape)
+    one = splat(1.0)
+    for row in range(first // LANES, last // LANES + 1):
+        x, own = load(high_lanes, row), load(product_lanes, row)
+        small = exp_minus_abs(x)
+        weight = where_positive(x, own / small, own * small)
+        tail = minimum(weight, one / weight)
+        likely = one / (one + tail)
+        excess = weight - one
+        store(chance_lanes, row, where_positive(excess, likely, tail * likely))
+        store(factor_lanes, row, (one + tail) * where_positive(excess, own, one))
+
+
+@kernel
+def _log_weight(high, low, product):
+    """log Z_in of a place."""
+    return high + (low + math.log(product))
 
 
 @kernel
@@ -234,35 +283,3 @@ def note(known, place, parent, state):
     if state[place] == MUST:
         state[parent] = MUST
     return True
-
-
-@kernel
-def _finish(high, low, product, place, score):
-    """Complete the sum of a place with its own score, rounded in high and the rest in low."""
-    if product[place] > 1.0:
-        low[place] += math.log(product[place])
-    _add(high, low, place, score, 0.0)
-    rounded = high[place] + low[place]
-    low[place] -= rounded - high[place]
-    high[place] = rounded
-
-
-@kernel
-def _add(high, low, place, more, rest):
-    """Add more + rest to the sum of a place; the rounding error of the larger parts goes to low (Knuth's TwoSum)."""
-    total = high[place] + more
-    kept = total - high[place]
-    low[place] += (high[place] - (total - kept)) + (more - kept) + rest
-    high[place] = total
-
-
-@kernel
-def _probability(x, state):
-    """Of a label, given that its parent is present."""
-    if state == MUST:
-        return 1.0
-    if state == ABSENT:
-        return 0.0
-    # From exp(-|x|), which can't overflow.
-    small = math.exp(-abs(x))
-    return 1.0 / (1.0 + small) if x > 0 else small / (1.0 + small)
