@@ -1,5 +1,7 @@
 """HierarchySpace: against enumeration at any scale, its forms, its errors, and answers that always obey it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,6 +17,7 @@ from mlrh import (
     MLRHClassifier,
     MLRHClassifierCV,
     TunedThresholds,
+    data,
     decisions,
     persistence,
 )
@@ -395,3 +398,48 @@ def test_threads_change_nothing():
     scores = random.normal(size=(200, 2000))
     one, two = (HierarchySpace(parents).with_jobs(n).distribution(scores).marginals() for n in (1, 2))
     np.testing.assert_array_equal(one, two)
+
+
+NESTED = """<labels xmlns="http://mulan.sourceforge.net/labels">
+<label name="animal"><label name="dog"><label name="pug"/></label><label name="cat"/></label><label name="plant"/>
+</labels>"""
+ARFF = """@relation pets
+@attribute x numeric
+@attribute pug {0,1}
+@attribute plant {0,1}
+@attribute dog {0,1}
+@attribute animal {0,1}
+@attribute cat {0,1}
+@data
+0.5,1,0,1,1,0
+1.5,0,1,0,0,0
+"""
+
+
+def test_nested_labels_of_a_mulan_file_are_a_hierarchy(tmp_path):
+    (tmp_path / "pets.arff").write_text(ARFF)
+    (tmp_path / "pets.xml").write_text(NESTED)
+    pets = data.read(tmp_path / "pets.arff")
+    assert pets.label_names == ("pug", "plant", "dog", "animal", "cat")
+    assert pets.parents.tolist() == [2, -1, 3, -1, 3]
+    assert HierarchySpace(pets.parents).fits(pets.Y).all()
+    assert data.read(tmp_path / "pets.arff", tmp_path / "pets.xml").parents.tolist() == [2, -1, 3, -1, 3]
+    assert data.read(tmp_path / "pets.arff", ["dog", "cat"]).parents.tolist() == [-1, -1]
+    data.write(pets, tmp_path / "again.arff")
+    again = data.read(tmp_path / "again.arff")
+    assert again.parents.tolist() == pets.parents.tolist() and again.parent_names == pets.parent_names
+    table = tmp_path / "pets.csv"
+    data.write(pets, table)
+    assert data.read(table, tmp_path / "pets.xml").parents.tolist() == [2, -1, 3, -1, 3]
+
+
+def test_a_label_inside_two_others_of_a_mulan_file_is_an_error(tmp_path):
+    (tmp_path / "pets.arff").write_text(ARFF)
+    (tmp_path / "pets.xml").write_text(
+        NESTED.replace('<label name="plant"/>', '<label name="plant"><label name="pug"/></label>')
+    )
+    with pytest.raises(data.DataError, match="label 'pug' has two parents, 'dog' and 'plant'; keep one"):
+        data.read(tmp_path / "pets.arff")
+    pets = replace(data.load_digit_scenes(5), parent_names={"digit 0": "digit 1", "digit 1": "digit 0"})
+    with pytest.raises(data.DataError, match="must be a forest; parent_names holds a cycle"):
+        data.write(pets, tmp_path / "cycle.arff")

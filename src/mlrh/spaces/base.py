@@ -381,10 +381,9 @@ class LabelSpace(ABC):
         For other metrics it is the better one of the sets of the m likeliest labels and of the most probable set.
         """
         sets, n_rows = np.empty(scores.shape, np.int8), max(1, JOINT_ENTRIES // (self.n_labels + 1) ** 2)
-        every = LabelSetDistribution(self, scores)
         for start in range(0, len(scores), n_rows):
-            some = every.take(slice(start, start + n_rows))
-            sets[start : start + n_rows] = some.space._best_of_block(some.scores, metric, limits)
+            rows = slice(start, start + n_rows)
+            sets[rows] = self._of_rows(rows)._best_of_block(scores[rows], metric, limits)
         return sets
 
     def _best_of_block(self, scores, metric, limits):
@@ -408,6 +407,10 @@ class LabelSpace(ABC):
         other = copy(self)
         other.known = None
         return other
+
+    def _of_rows(self, rows):
+        """The space with what is known of some rows, given by numbers, a mask or a slice."""
+        return self if self.known is None else self._without_knowledge().given(self.known[rows])
 
     def _listed(self):
         """The same sets and weights as an ObservedSpace, which answers everything from the list of sets."""
@@ -469,9 +472,7 @@ class LabelSetDistribution:
 
     def take(self, rows) -> "LabelSetDistribution":
         """The distribution of some rows, given by numbers, a mask or a slice."""
-        known = self.space.known
-        space = self.space if known is None else self.space._without_knowledge().given(known[rows])
-        return LabelSetDistribution(space, self.scores[rows])
+        return LabelSetDistribution(self.space._of_rows(rows), self.scores[rows])
 
     def fits(self, known) -> np.ndarray:
         """Whether what is known of each row leaves a possible set, known as for `condition` -> (n_samples,)."""

@@ -347,10 +347,6 @@ class GroupSpace(NamesLabels):
         other.known = None
         return other
 
-    def _of_rows(self, rows):
-        """The space with what is known of some rows."""
-        return self if self.known is None else self._without_knowledge().given(self.known[rows])
-
     @property
     def _are_named(self):
         return isinstance(self.groups[0][0][0], str)

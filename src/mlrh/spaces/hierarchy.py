@@ -16,7 +16,7 @@ from mlrh._indicators import UNKNOWN
 from mlrh._parallel import map_blocks
 from mlrh.spaces._kernels import expected_metrics, forest, forest_counts
 from mlrh.spaces._label_names import NamesLabels, as_labels, index_of, place_of_names
-from mlrh.spaces.base import MAX_ENUMERATED, LabelSetDistribution, highest_labels
+from mlrh.spaces.base import MAX_ENUMERATED, highest_labels
 
 ROOT = -1  # the parent of a label without one
 TARGET_SCORES = 100_000  # of one block of rows: about a millisecond
@@ -58,6 +58,7 @@ class HierarchySpace(NamesLabels):
 
     learns_bias = False
     n_jobs: int | None = None
+    _names: list[str] | None
 
     def __init__(self, parents, min_leaves=None, max_leaves=None, *, complete=False):
         self.min_leaves, self.max_leaves, self.complete = min_leaves, max_leaves, complete
@@ -231,8 +232,7 @@ class HierarchySpace(NamesLabels):
         sets, values, is_tied = self._heaviest_by_leaves(scores)
         tied = np.flatnonzero(is_tied)
         if len(tied):
-            some = LabelSetDistribution(self, scores).take(tied)
-            sets[tied] = some.space._lowest_of_ties(some.scores, sets[tied], values[tied])
+            sets[tied] = self._of_rows(tied)._lowest_of_ties(scores[tied], sets[tied], values[tied])
         return sets
 
     def log_prob(self, scores, Y):
@@ -240,13 +240,10 @@ class HierarchySpace(NamesLabels):
         if not self._is_limited:
             self._run(forest.log_prob, scores, (self._levels,), by_row=(Y,), outputs=(log_probs,))
             return log_probs
-        possible = LabelSetDistribution(self, scores).take(np.flatnonzero(self.fits(Y)))
-        if len(possible.scores):
-            inside, own = self.fits(Y), np.empty(len(possible.scores), scores.dtype)
-            possible.space._run(
-                forest_counts.log_prob, possible.scores, self._by_leaves, by_row=(Y[inside],), outputs=(own,)
-            )
-            log_probs[inside] = own
+        inside = np.flatnonzero(self.fits(Y))
+        own, space = np.empty(len(inside), scores.dtype), self._of_rows(inside)
+        space._run(forest_counts.log_prob, scores[inside], self._by_leaves, by_row=(Y[inside],), outputs=(own,))
+        log_probs[inside] = own
         return log_probs
 
     def entropy(self, scores):
@@ -263,13 +260,12 @@ class HierarchySpace(NamesLabels):
         n_rows = max(1, TABLE_ENTRIES // (n * n_uniforms))
         for start in range(0, len(scores), n_rows):
             rows = slice(start, start + n_rows)
-            some = LabelSetDistribution(self, scores).take(rows)
-            uniforms = random_state.random_sample((len(some.scores), n, n_uniforms))
+            uniforms = random_state.random_sample((len(scores[rows]), n, n_uniforms))
             if self._is_limited:
                 kernel, fixed = forest_counts.sample, self._by_leaves
             else:
                 kernel, fixed = forest.sample, (self._levels,)
-            some.space._run(kernel, some.scores, fixed, by_row=(uniforms,), outputs=(sets[rows],))
+            self._of_rows(rows)._run(kernel, scores[rows], fixed, by_row=(uniforms,), outputs=(sets[rows],))
         return sets
 
     def cardinality_pmf(self, scores):
@@ -287,7 +283,7 @@ class HierarchySpace(NamesLabels):
         n_rows = max(1, TABLE_ENTRIES // (self.n_labels + 1) ** 2)
         for start in range(0, len(scores), n_rows):
             rows = slice(start, start + n_rows)
-            overlaps = LabelSetDistribution(self, scores).take(rows).space._overlaps(scores[rows], Y[rows])
+            overlaps = self._of_rows(rows)._overlaps(scores[rows], Y[rows])
             options = {"n_labels": self.n_labels, "sizes": self.sizes()}
             values[rows] = expected_metrics.expected_by_overlaps(overlaps, counts[rows], metric, **options)
         return values
@@ -335,7 +331,7 @@ class HierarchySpace(NamesLabels):
     def _check_limits(self):
         for name in ("min_leaves", "max_leaves"):
             limit = getattr(self, name)
-            is_count = isinstance(limit, Integral) and not isinstance(limit, bool) and limit >= 0
+            is_count = isinstance(limit, Integral) and not isinstance(limit, bool) and int(limit) >= 0
             if limit is not None and not is_count:
                 raise ValueError(f"{name} must be an integer from 0 on, or None; got {limit!r}.")
         if None not in (self.min_leaves, self.max_leaves) and self.min_leaves > self.max_leaves:
