@@ -19,6 +19,7 @@ from mlrh import (
     TunedThresholds,
     data,
     decisions,
+    metrics,
     persistence,
 )
 from mlrh.spaces import CardinalitySpace, HierarchySpace
@@ -443,3 +444,16 @@ def test_a_label_inside_two_others_of_a_mulan_file_is_an_error(tmp_path):
     pets = replace(data.load_digit_scenes(5), parent_names={"digit 0": "digit 1", "digit 1": "digit 0"})
     with pytest.raises(data.DataError, match="must be a forest; parent_names holds a cycle"):
         data.write(pets, tmp_path / "cycle.arff")
+
+
+def test_hierarchical_measures_are_those_of_sets_with_ancestors():
+    # Labels: animal, dog, cat, plant. Truth {dog}, {plant}; answers {cat}, {plant, animal}.
+    Y, predicted, parents = [[0, 1, 0, 0], [0, 0, 0, 1]], [[0, 0, 1, 0], [1, 0, 0, 1]], [-1, 0, 0, -1]
+    # With ancestors: {animal, dog} against {animal, cat}; {plant} against {plant, animal}: 2 of 3 and 2 of 4 found.
+    assert metrics.hierarchical_f1(Y, predicted, parents) == pytest.approx(2 * 2 / (3 + 4))
+    assert metrics.broken_share(predicted, parents) == 0.5
+    deep = metrics.with_ancestors(np.eye(6, dtype=int), [1, 2, 3, 4, 5, -1])
+    np.testing.assert_array_equal(deep, np.triu(np.ones((6, 6), int)))
+    assert metrics.hierarchical_f1([[0, 0]], [[0, 0]], [-1, 0]) == 0.0
+    with pytest.raises(ValueError, match="parents must be an index per label"):
+        metrics.broken_share(predicted, [-1, 0])
