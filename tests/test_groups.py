@@ -1,4 +1,4 @@
-"""GroupSpace: against one softmax per group, 60-digit enumeration at any scale, and what names and files make of it."""
+"""GroupSpace: against one softmax per group, decisions, names, errors and files."""
 
 import numpy as np
 import pandas as pd
@@ -70,83 +70,17 @@ def test_labels_in_no_group_are_one_logistic_regression_each():
     np.testing.assert_allclose(model.predict_proba(X)[:, 1], own.predict_proba(X)[:, 1], atol=1e-6)
 
 
-@st.composite
-def asked(draw, numbers=reference.ANY_SCALE):
-    """A distribution of one row, the enumeration of its sets, and what rounding errors are relative to."""
-    n_labels = draw(st.integers(1, 6))
-    group_of = np.array(draw(st.lists(st.integers(-1, 2), min_size=n_labels, max_size=n_labels)))
-    group_of[draw(st.integers(0, n_labels - 1))] = 0
-    groups, sets = [], reference.sets_of_sizes(n_labels, 0, n_labels)
-    for number in np.unique(group_of[group_of >= 0]):
-        labels = np.flatnonzero(group_of == number)
-        least = draw(st.integers(0, len(labels)))
-        groups.append((labels.tolist(), least, draw(st.integers(least, len(labels)))))
-        sizes = sets[:, labels].sum(axis=1)
-        sets = sets[(sizes >= groups[-1][1]) & (sizes <= groups[-1][2])]
-    n_biases = GroupSpace(groups, n_labels).n_biases
-    bias = np.array(draw(st.lists(numbers, min_size=n_biases, max_size=n_biases)))
-    scores = np.array(draw(st.lists(numbers, min_size=n_labels, max_size=n_labels)))
-    start, set_bias = 0, np.zeros(len(sets))
-    for labels, least, most in groups:
-        set_bias += bias[start + sets[:, labels].sum(axis=1) - least]
-        start += most - least + 1
-    d, left = GroupSpace(groups, n_labels, bias=bias).distribution(scores[None]), np.ones(len(sets), bool)
-    if draw(st.booleans()):
-        known = sets[draw(st.integers(0, len(sets) - 1))].astype(float)
-        known[draw(st.lists(st.booleans(), min_size=n_labels, max_size=n_labels))] = np.nan
-        d, left = d.condition(known[None]), ((sets == known) | np.isnan(known)).all(axis=1)
-    scale = max(1.0, np.abs(scores).sum(), np.abs(bias).sum())
-    return d, reference.enumerate_sets(scores, sets[left], set_bias[left]), scale
-
-
-@given(asked())
-@some
-def test_sums_over_sets_equal_the_enumeration_at_any_scale(case):
-    d, expected, scale = case
-    assert d.log_partition()[0] == pytest.approx(expected.log_partition(), rel=0, abs=1e-12 * scale)
-    np.testing.assert_allclose(d.marginals()[0], expected.marginals(), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(d.cardinality_pmf()[0], expected.cardinality_pmf(), rtol=0, atol=1e-12)
-    columns = expected.sets.T
-    pairs = [[expected.mean(a * b) for b in columns] for a in columns]
-    np.testing.assert_allclose(d.joint_marginals()[0], pairs, rtol=0, atol=1e-12)
-    log_probs = expected.log_probs()
-    assert d.entropy()[0] == pytest.approx(float(-(np.exp(log_probs) * log_probs).sum()), rel=1e-11, abs=1e-12)
-    group = np.flatnonzero(np.arange(len(columns)) % 2 == 0)
-    share = expected.mean(expected.sets[:, group].any(axis=1))
-    assert d.any_of(group)[0] == pytest.approx(share, rel=1e-10, abs=1e-60)
-
-
-@given(asked(), st.integers(1, 12))
-@some
-def test_sets_come_by_falling_probability_at_any_scale(case, n):
-    d, expected, scale = case
-    by_rank = np.sort(expected.log_probs())[::-1]
-    np.testing.assert_allclose(d.top_sets(n)[1][0, : len(by_rank)], by_rank[:n], rtol=0, atol=1e-12 * scale)
-    n_sets = len(expected.sets)
-    sets, log_probs = d.top_sets(n_sets + 2)
-    assert sorted(sets[0, :n_sets].tolist()) == sorted(expected.sets.tolist())
-    assert not sets[0, n_sets:].any() and np.isneginf(log_probs[0, n_sets:]).all()
-    assert np.exp(log_probs).sum() == pytest.approx(1, abs=1e-11)
-    assert all(labels in expected.sets.tolist() for labels in d.sample(5, random_state=0)[0].tolist())
-
-
-@given(asked(reference.SMALL_INTEGERS))
-@some
-def test_ties_go_to_the_smaller_set_and_then_to_the_lower_labels(case):
-    d, expected, _ = case
-    assert d.mode()[0].tolist() == d.top_sets(1)[0][0, 0].tolist() == expected.best_sets()[0].tolist()
-
-
-@given(asked(reference.MODERATE), st.integers(0, 3), st.integers(0, 3))
+@given(reference.grouped_sets(reference.MODERATE), st.integers(0, 3), st.integers(0, 3))
 @some
 def test_the_most_probable_set_within_limits_on_the_size_is_that_of_the_enumeration(case, low, more):
-    d, expected, _ = case
-    sizes, log_probs = expected.sets.sum(axis=1), expected.log_probs()
+    groups, bias, scores, sets, set_bias = case
+    d, expected = GroupSpace(groups, len(scores), bias=bias).distribution(scores[None]), (scores, sets, set_bias)
+    sizes, log_probs = sets.sum(axis=1), reference.enumerate_sets(*expected).log_probs()
     inside = (sizes >= low) & (sizes <= low + more)
-    (possible,), sets = d.modes_within(low, low + more)
+    (possible,), modes = d.modes_within(low, low + more)
     assert possible == inside.any()
     if possible:
-        assert d.log_prob(sets)[0] == pytest.approx(log_probs[inside].max(), abs=1e-11)
+        assert d.log_prob(modes)[0] == pytest.approx(log_probs[inside].max(), abs=1e-11)
 
 
 @pytest.mark.parametrize("metric", ["f1", "jaccard", "own"])

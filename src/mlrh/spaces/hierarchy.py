@@ -280,11 +280,11 @@ class HierarchySpace(NamesLabels):
 
     def expected(self, scores, Y, metric):
         values, counts = np.empty(len(scores)), np.count_nonzero(Y, axis=1)
-        n_rows = max(1, TABLE_ENTRIES // (self.n_labels + 1) ** 2)
+        n_rows, options = max(1, TABLE_ENTRIES // (self.n_labels + 1) ** 2), {"n_labels": self.n_labels}
+        options["sizes"] = self.sizes()
         for start in range(0, len(scores), n_rows):
             rows = slice(start, start + n_rows)
             overlaps = self._of_rows(rows)._overlaps(scores[rows], Y[rows])
-            options = {"n_labels": self.n_labels, "sizes": self.sizes()}
             values[rows] = expected_metrics.expected_by_overlaps(overlaps, counts[rows], metric, **options)
         return values
 
