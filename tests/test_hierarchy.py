@@ -188,6 +188,10 @@ def test_the_forms_of_a_hierarchy_are_the_same_space():
         ({"a": 3}, "must be label indices or label names, all of one kind"),
         ([(1, -1)], "Labels must be indices from 0; got -1"),
         ([(1, 2, 3)], "at least one pair"),
+        ([("a", "b"), ("c",)], "at least one pair"),
+        (3, "must be an index per label"),
+        ("abc", "must be an index per label"),
+        (np.array([[1, 0]]), "must be an index per label"),
     ],
 )
 def test_what_is_no_forest_is_an_error_that_says_why(parents, message):

@@ -37,8 +37,8 @@ class HierarchySpace(NamesLabels):
         Smallest and largest number of leaves in a set; a leaf is a label that is nobody's parent. min_leaves=1 demands
         at least one.
     complete : bool
-        Whether a fit adds missing ancestors to its rows y. Otherwise such a row is an error that names it. What
-        predictions are compared with is left as it is: `completed` does the same to any rows.
+        Whether a fit adds missing ancestors to its rows y. Otherwise such a row is an error that names it. Rows that
+        predictions are compared with stay as they are; `mlrh.metrics.with_ancestors` completes any rows.
 
     Notes
     -----
@@ -63,9 +63,10 @@ class HierarchySpace(NamesLabels):
     def __init__(self, parents, min_leaves=None, max_leaves=None, *, complete=False):
         self.min_leaves, self.max_leaves, self.complete = min_leaves, max_leaves, complete
         self._check_limits()
-        # By index, where there are as many labels as entries; else pairs, of which y says how many labels there are.
-        self._is_open = isinstance(parents, Mapping) or np.ndim(np.asarray(parents, object)) == 2 or not len(parents)
+        # An index per label says how many labels there are; of pairs, y says it.
+        self._is_open = _are_pairs(parents)
         self._names, self.parents = _forest(parents) if self._is_open else (None, _checked_parents(parents))
+        self.parents.setflags(write=False)
         if self._names is None:
             self._settle()
 
@@ -93,8 +94,9 @@ class HierarchySpace(NamesLabels):
 
     def __repr__(self):
         what = f"{len(self.parents)} labels" if self._names is None else f"{len(self._names)} names"
-        limits = "" if not self._is_limited else f", min_leaves={self.min_leaves}, max_leaves={self.max_leaves}"
-        return f"HierarchySpace({what}{limits})"
+        limits = {"min_leaves": self.min_leaves, "max_leaves": self.max_leaves}
+        words = [f", {name}={limit}" for name, limit in limits.items() if limit is not None]
+        return f"HierarchySpace({what}{''.join(words)}{', complete=True' if self.complete else ''})"
 
     def for_targets(self, Y, *, classes, rows=None):
         """This space with the labels of Y, if every row holds the parents of its labels (or is completed)."""
@@ -444,9 +446,15 @@ def _buffer(out):
     return np.empty(out.shape) if out.dtype == np.float32 else out
 
 
+def _are_pairs(parents):
+    """Whether parents are {child: parent} or pairs, rather than an index per label."""
+    items = list(parents) if np.iterable(parents) else [parents]
+    return isinstance(parents, Mapping) or not items or any(isinstance(item, tuple | list) for item in items)
+
+
 def _checked_parents(parents):
     """Indices of parents (n_labels,), int64; a cycle, or what is no index, is a ValueError."""
-    values = np.asarray(parents)
+    values = np.array(parents)
     n_labels = len(values) if values.ndim == 1 else 0
     if values.ndim != 1 or values.dtype.kind not in "iu" or n_labels == 0:
         raise ValueError(
