@@ -1,6 +1,7 @@
 """Every question to a distribution, against 60-digit enumeration, for scores and biases of any scale.
 
-Cardinality and observed spaces, with nothing known of the row and with some of its labels known.
+Cardinality and observed spaces, groups and hierarchies, with nothing known of the row and with some of its labels
+known.
 """
 
 from math import log
@@ -11,7 +12,7 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlrh.spaces import CardinalitySpace, ObservedSpace
+from mlrh.spaces import CardinalitySpace, GroupSpace, HierarchySpace, ObservedSpace
 
 many = settings(deadline=None, max_examples=300)
 
@@ -23,12 +24,20 @@ def agreeing(sets, known):
 @st.composite
 def asked(draw, numbers=reference.ANY_SCALE):
     """A distribution of one row, the enumeration of its sets, and what rounding errors are relative to."""
-    if draw(st.booleans()):
+    kind = draw(st.sampled_from(["sizes", "listed", "groups", "hierarchy"]))
+    if kind == "sizes":
         case = draw(reference.cases(numbers))
         scores, sets = case.scores, case.enumerate().sets
         set_bias = case.bias[sets.sum(axis=1)]
         space = CardinalitySpace(len(scores), case.min_labels, case.max_labels, case.size_bias)
         scale = case.scale()
+    elif kind == "groups":
+        groups, bias, scores, sets, set_bias = draw(reference.grouped_sets(numbers))
+        space = GroupSpace(groups, len(scores), bias=bias)
+        scale = max(1.0, np.abs(scores).sum(), np.abs(bias).sum())
+    elif kind == "hierarchy":
+        parents, limits, scores, sets = draw(reference.forest_sets(numbers))
+        space, set_bias, scale = HierarchySpace(parents, *limits), np.zeros(len(sets)), max(1.0, np.abs(scores).sum())
     else:
         scores, sets, set_bias = draw(reference.listed_sets(numbers))
         space = ObservedSpace(sets, set_bias)

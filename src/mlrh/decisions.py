@@ -60,7 +60,7 @@ def f1(distribution, *, min_labels=None, max_labels=None):
 def jaccard(distribution, *, min_labels=None, max_labels=None):
     """The sets with the highest expected Jaccard index, tp / (tp + fp + fn), 1 for an empty answer to an empty truth.
 
-    Exact in a cardinality space; in an observed space the best of the candidates that `best` compares.
+    Exact in a cardinality space; elsewhere as `best` says.
     """
     return distribution.best("jaccard", _limits(distribution, min_labels, max_labels))
 
@@ -83,7 +83,9 @@ def best(distribution, metric, *, min_labels=None, max_labels=None):
 
     In a cardinality space the answer is exact, in O(n_labels * max_labels^2) per row. In an observed space it is the
     best among the observed sets and the sets of the m likeliest labels, m = 0, ..., n_labels; another set may be
-    better. (Exact match, Hamming and F1, asked for by name, are exact there too.)
+    better. (Exact match, Hamming and F1, asked for by name, are exact there too.) In a space of groups it is exact up
+    to 4,096 combinations of numbers of labels per group, in a hierarchy up to 14 labels (without limits on leaves);
+    beyond, it is the best among the sets of the m likeliest labels and the most probable set.
 
     Examples
     --------

@@ -56,6 +56,8 @@ OURS = {
     "OrConstant": "mlrh.baselines.or_constant.OrConstant",
     "CardinalitySpace": "mlrh.spaces.cardinality.CardinalitySpace",
     "ObservedSpace": "mlrh.spaces.observed.ObservedSpace",
+    "GroupSpace": "mlrh.spaces.groups.GroupSpace",
+    "HierarchySpace": "mlrh.spaces.hierarchy.HierarchySpace",
     "Targets": "mlrh.estimators._targets.Targets",
     "KeptRows": "mlrh.estimators.linear._KeptRows",
     "ToDense": "mlrh.automatic.ToDense",

@@ -7,7 +7,7 @@ or None for a missing one.
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -166,11 +166,15 @@ def label_value(text: str) -> int | None:
 
 @dataclass(frozen=True)
 class LabelChoice:
-    """Names of labels; `in_order` says whether their order counts or the file's does."""
+    """Names of labels; `in_order` says whether their order counts or the file's does.
+
+    parent_names holds the parent of each label that has one.
+    """
 
     names: tuple[str, ...]
     in_order: bool
     origin: str
+    parent_names: Mapping[str, str] = field(default_factory=dict)
 
 
 def label_columns(choice: LabelChoice, names: Sequence[str], source: Source, *, other: Mapping[str, int] | None = None):

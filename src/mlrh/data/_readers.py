@@ -104,6 +104,7 @@ def read(
         numbers with ``-`` or ``?`` in it, or of words with numbers among them, is told in a warning.
         A text column whose values all differ (in CSV and Parquet: in more than 20 rows; declared values in ARFF: in 20
         rows or more) is dropped with a warning, unless there are no labels. So is the index of a pandas table.
+        Labels that the XML file nests have their parents in `parents`.
 
     Raises
     ------
@@ -144,6 +145,7 @@ def read(
         if n_features not in (None, data.X.shape[1]):
             raise loaded.error(f"has {data.X.shape[1]} features; n_features asks for {n_features}.")
     data = data if name is None else replace(data, name=name)
+    data = data if choice is None else replace(data, parent_names=choice.parent_names)
     return data if schema is None else _conformed(data, schema, loaded)
 
 
@@ -166,6 +168,7 @@ def write(data: MultilabelData, path: str | PathLike, *, format: str | None = No
     a DataError:
 
     * Every format: explicit zeros of a sparse X; refuses infinite values.
+    * Every format but ARFF with layout="mulan": parents of labels.
     * ARFF: a nominal feature of one or two values that spell numbers comes back numeric. Refuses equal names of two
       columns.
     * CSV: a nominal feature whose values all spell numbers comes back numeric; a sparse X comes back dense, nominal

@@ -166,6 +166,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
             sizes_of_y=ONE_CLASS[Y.shape[1] == 1] if form.is_one_class_per_row else None,
         ).for_targets(Y, classes=form.classes, rows=support)
         _check_space(space, form, Y)
+        Y = space.completed(Y)
         space = space.with_jobs(self.n_jobs)
         if not form.is_one_class_per_row:
             decisions.check(self.decision, self.answer_sizes, space)

@@ -175,6 +175,14 @@ def label_scores(fitted, X, never, method) -> np.ndarray:
     return scores
 
 
+def raised_thresholds(task, fitted, thresholds) -> np.ndarray:
+    """Thresholds (n_labels,) for the marginals of a fitted classifier, raised where its label space needs it."""
+    every = np.arange(len(task.Y))
+    X, _ = safe_split(fitted, task.X, task.y, every[:1], every)
+    last, features = _last_step(fitted, X)
+    return last.distribution(features).raised_thresholds(thresholds) if hasattr(last, "distribution") else thresholds
+
+
 def check_finite(scores):
     """Raise a ValueError that names the first place where scores (n_samples, n_labels) are not finite."""
     bad = ~np.isfinite(scores)

@@ -102,7 +102,8 @@ class MLRHClassifier(MLRHBase):
     ----------
     label_space : {"cardinality", "observed"} or LabelSpace, default="cardinality"
         "cardinality": all sets of an admissible size. "observed": the sets that training shows, each with a learned
-        bias, so that labels can attract each other. Or an instance of a class of mlrh.spaces, or of your own.
+        bias, so that labels can attract each other. Or an instance of a class of mlrh.spaces, such as GroupSpace and
+        HierarchySpace, or of your own.
     min_labels, max_labels : int or "auto", default="auto"
         Smallest and largest admissible size. "auto" takes them from the training rows. So after a small training set
         whose rows all happen to have two labels or more, one label is impossible: set min_labels=1 to allow it. Rows

@@ -103,14 +103,20 @@ class Objective:
     def canonical(self, parameters):
         """One representative of equivalent parameters.
 
-        Where all sets have one size, adding a constant to all labels changes no probability: parameters are then
-        centred over labels. With an L1 penalty, coefficients are shifted to where the penalty is smallest instead.
+        Where all sets have as many labels of a group (such as all labels), adding a constant to the scores of the group
+        changes no probability: parameters are then centred over the group. With an L1 penalty, coefficients are shifted
+        to where the penalty is smallest instead.
         """
-        if not self.space.is_shift_invariant():
+        groups = self.space.shift_invariant_labels()
+        if not groups:
             return parameters
-        coef, intercept, bias = self.split(parameters)
-        shift = _cheapest_shift(coef, self.l1, self.alpha) if self.l1 > 0 else coef.mean(axis=1)
-        return _join(coef - shift[:, None], intercept - intercept.mean(), bias)
+        coef, intercept, bias = self.split(parameters.copy())
+        for labels in groups:
+            own = coef[:, labels]
+            shift = _cheapest_shift(own, self.l1, self.alpha) if self.l1 > 0 else own.mean(axis=1)
+            coef[:, labels] -= shift[:, None]
+            intercept[labels] -= intercept[labels].mean()
+        return _join(coef, intercept, bias)
 
     def space_at(self, parameters):
         """The label space with the biases of the parameters."""

@@ -3,9 +3,19 @@
 from mlrh.spaces._kernels.expected_metrics import metric_function
 from mlrh.spaces.base import LabelSetDistribution, LabelSpace
 from mlrh.spaces.cardinality import CardinalitySpace, SizesOfTraining
+from mlrh.spaces.groups import GroupSpace
+from mlrh.spaces.hierarchy import HierarchySpace
 from mlrh.spaces.observed import ObservedSpace, SetsOfTraining
 
-__all__ = ["CardinalitySpace", "LabelSetDistribution", "LabelSpace", "ObservedSpace", "metric_function"]
+__all__ = [
+    "CardinalitySpace",
+    "GroupSpace",
+    "HierarchySpace",
+    "LabelSetDistribution",
+    "LabelSpace",
+    "ObservedSpace",
+    "metric_function",
+]
 
 NAMES = ("cardinality", "observed")  # what `label_space=` of an estimator takes besides an instance
 

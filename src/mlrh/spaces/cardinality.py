@@ -221,6 +221,11 @@ class CardinalitySpace(LabelSpace):
         pmf = self.cardinality_pmf(scores)
         return expected_metrics.expected_by_counts(scores, pmf, Y, metric, n_jobs=self.n_jobs)
 
+    def overlaps(self, scores, Y):
+        """P(the truth has t labels of the answer Y and r others), (n_samples, max t + 1, max r + 1)."""
+        scores = scores.astype(np.float64, copy=False)
+        return expected_metrics.overlaps_by_counts(scores, self.cardinality_pmf(scores), Y, n_jobs=self.n_jobs)
+
     def best(self, scores, metric, limits):
         """Sets with the highest expected metric, exact: the m highest scores, for the best m (see `best_by_counts`)."""
         scores = scores.astype(np.float64, copy=False)
@@ -497,6 +502,10 @@ class ConditionedCardinality(LabelSpace):
         # Given its size, a set still weighs exp(sum of its scores), with scores that make the known labels certain.
         clamped, pmf = self._clamped(scores), self.cardinality_pmf(scores.astype(np.float64, copy=False))
         return expected_metrics.expected_by_counts(clamped, pmf, Y, metric, n_jobs=self.space.n_jobs)
+
+    def overlaps(self, scores, Y):
+        clamped, pmf = self._clamped(scores), self.cardinality_pmf(scores.astype(np.float64, copy=False))
+        return expected_metrics.overlaps_by_counts(clamped, pmf, Y, n_jobs=self.space.n_jobs)
 
     def best(self, scores, metric, limits):
         clamped, pmf = self._clamped(scores), self.cardinality_pmf(scores.astype(np.float64, copy=False))

@@ -86,6 +86,38 @@ def expected_by_counts(scores, pmf, sets, metric, *, n_jobs=None):
     return values
 
 
+def overlaps_by_counts(scores, pmf, sets, *, n_jobs=None):
+    """P(the truth has t labels of the answer and r others), (n_rows, max t + 1, max r + 1); else as before."""
+    counts = np.count_nonzero(sets, axis=1)
+    n_sizes = 1 + int(np.flatnonzero(pmf.any(axis=0)).max(initial=0))
+    most = counts.max(initial=0), (sets.shape[1] - counts).max(initial=0)
+    overlaps = np.zeros((len(scores), *(min(int(count) + 1, n_sizes) for count in most)))
+    ordered = _ordered(scores, np.argsort(1 - sets, axis=1, kind="stable"))
+    pmf = np.ascontiguousarray(pmf[:, :n_sizes], dtype=np.float64)
+
+    def work(rows):
+        _fill_overlaps(ordered[rows], pmf[rows], counts[rows], overlaps[rows])
+
+    rows_per_block = max(1, BLOCK_OPERATIONS // (scores.shape[1] * n_sizes + overlaps[0].size)) if len(scores) else 1
+    map_blocks(work, len(scores), rows_per_block=rows_per_block, n_jobs=n_jobs)
+    return overlaps
+
+
+def expected_by_overlaps(overlaps, counts, metric, *, n_labels, sizes):
+    """E[f] (n_rows,) of answers of counts[i] labels, from P(t, r) as `overlaps_by_counts` gives it.
+
+    The truth has sizes[0] to sizes[1] of n_labels labels.
+    """
+    values = np.empty(len(overlaps))
+    for m in np.unique(counts):
+        rows = np.flatnonzero(counts == m)
+        table = _table(metric, (m, m), n_labels, sizes)[0][0]
+        shape = tuple(np.minimum(table.shape, overlaps.shape[1:]))
+        inside = (slice(shape[0]), slice(shape[1]))
+        values[rows] = np.tensordot(overlaps[(rows, *inside)], table[inside], axes=2)
+    return values
+
+
 def best_by_counts(scores, pmf, metric, limits, *, n_jobs=None):
     """The sets (n_rows, n_labels), int8, of limits[0] to limits[1] labels with the highest E[f].
 
@@ -128,14 +160,19 @@ def best_f1_by_sets(probs, listed, limits):
     distinct = np.unique(sizes[sizes > 0])
     joint = np.array([probs[:, sizes == s] @ listed[sizes == s].astype(np.float64) for s in distinct])
     joint = joint.reshape(len(distinct), len(probs), listed.shape[1])
-    best = _Best(len(probs), listed.shape[1])
+    return best_f1_by_sizes(joint, distinct, probs[:, sizes == 0].sum(axis=1), limits)
+
+
+def best_f1_by_sizes(joint, sizes, empty, limits):
+    """The sets of `best_f1_by_sets`, from joint[j, :, k] = P(y_k = 1, |y| = sizes[j]) and P(|y| = 0), (n_rows,)."""
+    best = Best(*joint.shape[1:])
     for m in range(limits[0], limits[1] + 1):
         sets = np.zeros(best.sets.shape, np.int8)
         if m == 0:
             # An empty answer has F1 = 1 if the truth is empty, else 0.
-            best.offer(probs[:, sizes == 0].sum(axis=1), sets)
+            best.offer(empty, sets)
             continue
-        gains = np.tensordot(2.0 / (m + distinct), joint, axes=1)
+        gains = np.tensordot(2.0 / (m + sizes), joint, axes=1)
         chosen = np.argsort(-gains, axis=1, kind="stable")[:, :m]
         np.put_along_axis(sets, chosen, 1, axis=1)
         best.offer(np.take_along_axis(gains, chosen, axis=1).sum(axis=1), sets)
@@ -150,7 +187,7 @@ def best_candidate_by_sets(probs, listed, metric, limits):
     n_labels, sizes = listed.shape[1], np.count_nonzero(listed, axis=1)
     order = np.argsort(-(probs @ listed.astype(np.float64)), axis=1, kind="stable")
     likeliest, overlaps = np.zeros((len(probs), n_labels), np.int8), np.zeros(probs.shape, np.int64)
-    best = _Best(len(probs), n_labels)
+    best = Best(len(probs), n_labels)
     for m in range(limits[1] + 1):
         if m > 0:
             np.put_along_axis(likeliest, order[:, m - 1 : m], 1, axis=1)
@@ -170,7 +207,7 @@ def best_candidate_by_sets(probs, listed, metric, limits):
     return best.sets
 
 
-class _Best:
+class Best:
     """The best answer offered so far for each row; ties go to the one offered first."""
 
     def __init__(self, n_rows, n_labels):
@@ -283,22 +320,60 @@ def _fill_values(scores, pmf, low, high, first, table, values):
             left[j] = pmf[i, j]
         pivot, tilt, aim = 0.0, 0.0, -1
         while True:
-            fill_odds(scores[i], pivot, tilt, on, off)
-            _fill_suffix(on, off, suffix)
-            for j in range(n_sizes):
-                weights[j] = 0.0
-                if left[j] > 0 and suffix[0, j] >= SAFE_MASS:
-                    weights[j] = left[j] / suffix[0, j]
-                    left[j] = 0.0
-            # The size that was aimed at counts as done in any case, so that the loop ends.
-            if aim >= 0:
-                left[aim] = 0.0
-            if weights.any():
+            if _serve(scores[i], pivot, tilt, aim, on, off, suffix, left, weights):
                 _add_values(on, off, suffix, weights, begin, end, first, table, values[i])
             aim = int(np.argmax(left))
             if left[aim] == 0:
                 break
             pivot, tilt = tilt_towards(-np.sort(-scores[i]), aim)
+
+
+@kernel
+def _fill_overlaps(scores, pmf, counts, overlaps):
+    """Add P(t of the first counts[i] labels, r of the others) to overlaps[i, t, r]; tilts as in `_fill_values`."""
+    n_labels, n_sizes = scores.shape[1], pmf.shape[1]
+    on, off = np.empty(n_labels), np.empty(n_labels)
+    suffix, weights = np.empty((n_labels + 1, n_sizes)), np.empty(n_sizes)
+    prefix, left = np.empty(n_sizes), np.empty(n_sizes)
+    for i in range(scores.shape[0]):
+        m = counts[i]
+        for j in range(n_sizes):
+            left[j] = pmf[i, j]
+        pivot, tilt, aim = 0.0, 0.0, -1
+        while True:
+            if _serve(scores[i], pivot, tilt, aim, on, off, suffix, left, weights):
+                prefix[:] = 0.0
+                prefix[0] = 1.0
+                for k in range(m):
+                    for t in range(min(k + 1, n_sizes - 1), 0, -1):
+                        prefix[t] = off[k] * prefix[t] + on[k] * prefix[t - 1]
+                    prefix[0] *= off[k]
+                for t in range(min(m, n_sizes - 1) + 1):
+                    for r in range(min(n_sizes - 1 - t, n_labels - m) + 1):
+                        overlaps[i, t, r] += prefix[t] * suffix[m, r] * weights[t + r]
+            aim = int(np.argmax(left))
+            if left[aim] == 0:
+                break
+            pivot, tilt = tilt_towards(-np.sort(-scores[i]), aim)
+
+
+@kernel
+def _serve(scores, pivot, tilt, aim, on, off, suffix, left, weights):
+    """Fill suffix under a tilt, and weights with left[j] / suffix[0, j] of the sizes it serves; whether there are any.
+
+    Sizes that are served, and the one that was aimed at, are taken out of left.
+    """
+    fill_odds(scores, pivot, tilt, on, off)
+    _fill_suffix(on, off, suffix)
+    for j in range(weights.shape[0]):
+        weights[j] = 0.0
+        if left[j] > 0 and suffix[0, j] >= SAFE_MASS:
+            weights[j] = left[j] / suffix[0, j]
+            left[j] = 0.0
+    # The size that was aimed at counts as done in any case, so that the loop over tilts ends.
+    if aim >= 0:
+        left[aim] = 0.0
+    return weights.any()
 
 
 @kernel
