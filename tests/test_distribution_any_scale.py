@@ -1,6 +1,6 @@
 """Every question to a distribution, against 60-digit enumeration, for scores and biases of any scale.
 
-Cardinality and observed spaces, with nothing known of the row and with some of its labels known.
+Cardinality, observed and open spaces, with nothing known of the row and with some of its labels known.
 """
 
 from math import log
@@ -11,7 +11,7 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlrh.spaces import CardinalitySpace, ObservedSpace
+from mlrh.spaces import CardinalitySpace, ObservedSpace, OpenSpace
 
 many = settings(deadline=None, max_examples=300)
 
@@ -23,16 +23,23 @@ def agreeing(sets, known):
 @st.composite
 def asked(draw, numbers=reference.ANY_SCALE):
     """A distribution of one row, the enumeration of its sets, and what rounding errors are relative to."""
-    if draw(st.booleans()):
-        case = draw(reference.cases(numbers))
-        scores, sets = case.scores, case.enumerate().sets
-        set_bias = case.bias[sets.sum(axis=1)]
-        space = CardinalitySpace(len(scores), case.min_labels, case.max_labels, case.size_bias)
-        scale = case.scale()
-    else:
+    kind = draw(st.sampled_from(["cardinality", "observed", "open"]))
+    if kind == "observed":
         scores, sets, set_bias = draw(reference.listed_sets(numbers))
         space = ObservedSpace(sets, set_bias)
         scale = max(1.0, np.abs(scores).sum(), np.abs(set_bias).max())
+    else:
+        case = draw(reference.cases(numbers))
+        scores, sets = case.scores, case.enumerate().sets
+        set_bias, scale = case.bias[sets.sum(axis=1)], case.scale()
+        sizes = (len(scores), case.min_labels, case.max_labels)
+        space = CardinalitySpace(*sizes, case.size_bias)
+    if kind == "open":
+        seen = np.array(draw(st.lists(st.booleans(), min_size=len(sets), max_size=len(sets))), bool)
+        own = np.zeros(len(sets))
+        own[seen] = draw(st.lists(numbers, min_size=seen.sum(), max_size=seen.sum()))
+        space = OpenSpace(*sizes, sets[seen], own[seen], case.size_bias)
+        set_bias, scale = set_bias + own, max(scale, np.abs(own).max())
     d, left = space.distribution(scores[None]), np.ones(len(sets), bool)
     if draw(st.booleans()):
         known = sets[draw(st.integers(0, len(sets) - 1))].astype(float)

@@ -53,6 +53,7 @@ OURS = {
     "OrConstant": "mlrh.baselines.or_constant.OrConstant",
     "CardinalitySpace": "mlrh.spaces.cardinality.CardinalitySpace",
     "ObservedSpace": "mlrh.spaces.observed.ObservedSpace",
+    "OpenSpace": "mlrh.spaces.open.OpenSpace",
     "Targets": "mlrh.estimators._targets.Targets",
     "KeptRows": "mlrh.estimators.linear._KeptRows",
     "ToDense": "mlrh.automatic.ToDense",

@@ -4,10 +4,11 @@ from mlrh.spaces._kernels.expected_metrics import metric_function
 from mlrh.spaces.base import LabelSetDistribution, LabelSpace
 from mlrh.spaces.cardinality import CardinalitySpace, SizesOfTraining
 from mlrh.spaces.observed import ObservedSpace, SetsOfTraining
+from mlrh.spaces.open import OpenSpace, SeenSetsOfTraining
 
-__all__ = ["CardinalitySpace", "LabelSetDistribution", "LabelSpace", "ObservedSpace", "metric_function"]
+__all__ = ["CardinalitySpace", "LabelSetDistribution", "LabelSpace", "ObservedSpace", "OpenSpace", "metric_function"]
 
-NAMES = ("cardinality", "observed")  # what `label_space=` of an estimator takes besides an instance
+NAMES = ("cardinality", "observed", "open")  # what `label_space=` of an estimator takes besides an instance
 
 
 def resolve(label_space, *, min_labels="auto", max_labels="auto", size_bias=False, n_jobs=None, sizes_of_y=None):
@@ -21,6 +22,8 @@ def resolve(label_space, *, min_labels="auto", max_labels="auto", size_bias=Fals
         return SizesOfTraining(limits[0], limits[1], size_bias, n_jobs)
     if label_space == "observed":
         return SetsOfTraining(*limits)
+    if label_space == "open":
+        return SeenSetsOfTraining(*limits, n_jobs)
     if (min_labels, max_labels, size_bias) != ("auto", "auto", False):
         raise ValueError(
             "min_labels, max_labels and size_bias belong to the label spaces that are given by name; an instance such "

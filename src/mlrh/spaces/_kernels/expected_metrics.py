@@ -130,14 +130,19 @@ def best_f1_by_sets(probs, listed, limits):
     distinct = np.unique(sizes[sizes > 0])
     joint = np.array([probs[:, sizes == s] @ listed[sizes == s].astype(np.float64) for s in distinct])
     joint = joint.reshape(len(distinct), len(probs), listed.shape[1])
-    best = _Best(len(probs), listed.shape[1])
+    return best_f1_by_sizes(joint, distinct, probs[:, sizes == 0].sum(axis=1), limits)
+
+
+def best_f1_by_sizes(joint, sizes, empty, limits):
+    """`best_f1_by_sets` from joint[s] = P(y_k = 1, |y| = sizes[s]) (n_rows, n_labels), and P(y is empty) (n_rows,)."""
+    best = _Best(*joint.shape[1:])
     for m in range(limits[0], limits[1] + 1):
         sets = np.zeros(best.sets.shape, np.int8)
         if m == 0:
             # An empty answer has F1 = 1 if the truth is empty, else 0.
-            best.offer(probs[:, sizes == 0].sum(axis=1), sets)
+            best.offer(empty, sets)
             continue
-        gains = np.tensordot(2.0 / (m + distinct), joint, axes=1)
+        gains = np.tensordot(2.0 / (m + sizes), joint, axes=1)
         chosen = np.argsort(-gains, axis=1, kind="stable")[:, :m]
         np.put_along_axis(sets, chosen, 1, axis=1)
         best.offer(np.take_along_axis(gains, chosen, axis=1).sum(axis=1), sets)
@@ -170,6 +175,23 @@ def best_candidate_by_sets(probs, listed, metric, limits):
             values = probs @ table[tp, sizes - tp].T
             best.offer(values.max(axis=1), some[values.argmax(axis=1)])
     return best.sets
+
+
+def best_of_candidates(values, candidates):
+    """The candidate (n_candidates, n_rows, n_labels) with the highest of values (n_candidates, n_rows) for each row."""
+    best = _Best(*candidates.shape[1:])
+    for value, sets in zip(values, candidates, strict=True):
+        best.offer(value, sets)
+    return best.sets
+
+
+def expected_by_overlaps(probs, sets, metric):
+    """E[f] (n_rows,) of the answers `sets` from probs[i, t, r] = P(t labels of the answer and r others are present)."""
+    values = np.zeros(len(sets))
+    for i, m in enumerate(np.count_nonzero(sets, axis=1)):
+        tp, fn = np.nonzero(probs[i])
+        values[i] = probs[i, tp, fn] @ _checked_values(metric, tp, m - tp, fn)
+    return values
 
 
 class _Best:
