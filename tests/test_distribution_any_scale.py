@@ -35,9 +35,9 @@ def asked(draw, numbers=reference.ANY_SCALE):
         sizes = (len(scores), case.min_labels, case.max_labels)
         space = CardinalitySpace(*sizes, case.size_bias)
     if kind == "open":
-        seen = np.array(draw(st.lists(st.booleans(), min_size=len(sets), max_size=len(sets))), bool)
+        seen = draw(st.lists(st.integers(0, len(sets) - 1), max_size=12, unique=True))
         own = np.zeros(len(sets))
-        own[seen] = draw(st.lists(numbers, min_size=seen.sum(), max_size=seen.sum()))
+        own[seen] = draw(st.lists(numbers, min_size=len(seen), max_size=len(seen)))
         space = OpenSpace(*sizes, sets[seen], own[seen], case.size_bias)
         set_bias, scale = set_bias + own, max(scale, np.abs(own).max())
     d, left = space.distribution(scores[None]), np.ones(len(sets), bool)

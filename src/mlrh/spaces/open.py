@@ -11,6 +11,8 @@ correction takes nearly everything away (T near 0), or numbers are huge, `_kerne
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import merge
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -203,7 +205,7 @@ class OpenSpace(LabelSpace):
         log_partition = log_cardinality + np.log(totals, out=np.zeros(len(wide)), where=safe)
         before, marginals = marginals, np.clip(marginals * inverse[:, None] + shares, 0.0, 1.0)
         # by_set is exp(beta) q / T; the sizes have exp(beta) - 1 there, as the cardinality space has the 1.
-        by_size += self._by_size(-np.expm1(-self.set_bias) * by_set)[self.min_labels : self.max_labels + 1]
+        by_size += self._by_size(-np.expm1(-self._plain_set_bias()) * by_set)[self.min_labels : self.max_labels + 1]
         rows = np.flatnonzero(~safe)
         if len(rows):
             log_partition[rows], marginals[rows], pmf, probs = self._by_trie(wide, rows)
@@ -276,7 +278,7 @@ class OpenSpace(LabelSpace):
             wide, self._known_or_none(), self._seen.ordered, self._ordered_bias(), n_jobs=self.n_jobs
         )
         chosen = self.sets[self._seen.order[best]] if len(self.sets) else sets
-        own = np.where(found < 0, self.log_weight(wide, sets), -np.inf)
+        own = np.where(found < 0, self._log_weights_of(wide, sets[:, None])[:, 0], -np.inf)
         seen_wins = (best >= 0) & ((values > own) | ((values == own) & _comes_first(chosen, sets)))
         sets[seen_wins] = chosen[seen_wins]
         rows = np.flatnonzero(lowered)
@@ -405,10 +407,14 @@ class OpenSpace(LabelSpace):
         largest = np.maximum(scores.max(axis=1, initial=0.0), -scores.min(axis=1, initial=0.0))
         safe = (largest <= LARGEST_PLAIN) & (np.abs(log_cardinality) <= LARGEST_LOG_PARTITION)
         safe &= np.abs(self.bias).max(initial=0.0) <= LARGEST_PLAIN
-        biases = (self.size_bias[self._seen.counts], np.minimum(self.set_bias, LARGEST_PLAIN))
+        biases = (self.size_bias[self._seen.counts], self._plain_set_bias())
         inputs = (np.where(safe, log_cardinality, 0.0), self._known_or_none(), self._seen.as_given, biases, weights)
         totals, shares, by_set = seen_sets.sums(scores, *inputs, safe, n_jobs=self.n_jobs)
         return log_cardinality, totals, shares, by_set, safe
+
+    def _plain_set_bias(self):
+        """Biases of the sets without those that no safe row can have, whose exponentials could overflow."""
+        return np.clip(self.set_bias, -LARGEST_PLAIN, LARGEST_PLAIN)
 
     def _gains(self, scores, totals, safe):
         """Yields rows and their (exp(beta_s) - 1) q_s / T (n_rows, n_sets), for all safe rows in blocks."""
@@ -417,19 +423,15 @@ class OpenSpace(LabelSpace):
         n_rows = max(1, TABLE_ENTRIES // max(1, len(self.sets)))
         for start in range(0, len(rows), n_rows):
             block = rows[start : start + n_rows]
-            probs = np.exp(self._log_weights(scores, block, self.size_bias) - log_cardinality[block, None])
-            yield block, np.expm1(self.set_bias) * probs / totals[block, None]
+            log_weights = self._of_rows(block)._log_weights(scores[block])
+            probs = np.exp(log_weights - log_cardinality[block, None])
+            yield block, np.expm1(self._plain_set_bias()) * probs / totals[block, None]
 
-    def _log_weights(self, scores, rows, size_bias):
-        """Log-weights (n_rows, n_sets) of the seen sets without their own biases; -inf where they are impossible."""
-        log_weights = scores[rows] @ self.sets.T.astype(np.float64) + size_bias[self._seen.counts]
-        if self.known is not None:
-            known = self.known[rows]
-            signs = (known == 1).astype(np.float64) - (known == 0)
-            # A set agrees if it has all present labels and no absent one.
-            agrees = signs @ self.sets.T.astype(np.float64) == np.count_nonzero(known == 1, axis=1)[:, None]
-            log_weights[~agrees] = -np.inf
-        return log_weights
+    def _log_weights(self, scores):
+        """Log-weights (n_samples, n_sets) of the seen sets without their own biases; -inf where they are impossible."""
+        values, biases = np.empty((len(scores), len(self.sets))), self.size_bias[self._seen.counts]
+        seen_sets.log_weights(scores, self._known_or_none(), *self._seen.as_given, biases, values)
+        return values
 
     def _by_size(self, values):
         """Sums of values (n_sets,) over the seen sets of each size, (n_labels + 1,)."""
@@ -494,28 +496,34 @@ class OpenSpace(LabelSpace):
         """
         free_sets, log_probs = self._cardinality.top_sets(scores, asked)
         listed = log_probs > -np.inf
-        flat = free_sets.reshape(-1, self.n_labels)
-        is_free = listed & (self._seen.find(flat) < 0).reshape(listed.shape)
-        # Log-weights without biases of seen sets: those bound what the rest of the list can weigh.
-        values = np.einsum("ik,isk->is", scores, free_sets) + self.size_bias[np.count_nonzero(free_sets, axis=2)]
-        of_seen = self._log_weights(scores, slice(None), self.size_bias) + self.set_bias
+        is_free = listed & (self._seen.find(free_sets.reshape(-1, self.n_labels)) < 0).reshape(listed.shape)
+        # Log-weights without biases of seen sets: they bound what the rest of the list can weigh.
+        values, of_seen = self._log_weights_of(scores, free_sets), np.empty((len(scores), len(self.sets)))
+        seen_sets.log_weights(scores, self._known_or_none(), *self._seen.ordered, self._ordered_bias(), of_seen)
+        by_weight = np.argsort(-of_seen, axis=1, kind="stable")[:, :n]
         sets, counts = np.zeros((len(scores), n, self.n_labels), np.int8), np.zeros(len(scores), np.int64)
         settled = ~listed[:, -1]
         for i in range(len(scores)):
-            kept = np.argsort(-of_seen[i], kind="stable")
-            # Sets that tie with the last one that is kept stay in, for the tie to be decided below.
-            kept = kept[of_seen[i, kept] >= max(of_seen[i, kept[min(n, len(kept)) - 1]], -1e300)] if len(kept) else kept
-            own = np.flatnonzero(is_free[i])
-            found = np.concatenate([free_sets[i, own], self.sets[kept]])
-            weights = np.concatenate([values[i, own], of_seen[i, kept]])
-            # Ties: the smaller set first, then the lower labels.
-            order = sorted(range(len(found)), key=lambda c: (-weights[c], found[c].sum(), (1 - found[c]).tobytes()))[:n]
-            counts[i] = len(order)
-            sets[i, : len(order)] = found[order]
-            if not settled[i] and len(order) == n:
-                last = values[i, asked - 1]
-                settled[i] = weights[order[-1]] > last or len(own) >= n
+            free = [(-values[i, c], *_place_of(free_sets[i, c])) for c in np.flatnonzero(is_free[i])]
+            seen = [
+                (-of_seen[i, s], *_place_of(self.sets[self._seen.order[s]]))
+                for s in by_weight[i]
+                if of_seen[i, s] > -np.inf
+            ]
+            # Both lists are in order; merging keeps that of the cardinality space, which is exact.
+            best = list(islice(merge(free, seen), n))
+            counts[i] = len(best)
+            for place, (_, _, inverted) in enumerate(best):
+                sets[i, place] = 1 - np.frombuffer(inverted, np.int8)
+            if not settled[i] and len(best) == n:
+                settled[i] = len(free) >= n or -best[-1][0] > values[i, -1]
         return sets, counts, settled
+
+    def _log_weights_of(self, scores, sets):
+        """Log-weights (n_samples, n) of sets (n_samples, n, n_labels) without the biases of seen sets."""
+        values = np.empty(sets.shape[:2])
+        seen_sets.log_weights_of(scores, sets, self.size_bias, values)
+        return values
 
     def _best_f1(self, scores, limits):
         """Exact: P(y_k = 1, |y| = j) = P(y_k = 1) P(|y| = j | y_k = 1), by one conditioning for each label."""
@@ -602,6 +610,11 @@ def _compressed(sets):
     """(indptr, indices) of the ones of each row."""
     counts = np.count_nonzero(sets, axis=1)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]), np.nonzero(sets)[1].astype(np.int64)
+
+
+def _place_of(labels):
+    """What decides between sets of equal weight: the smaller one comes first, then the one of lower labels."""
+    return int(labels.sum()), (1 - labels).tobytes()
 
 
 def _comes_first(sets, others):

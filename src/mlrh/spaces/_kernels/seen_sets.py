@@ -1,7 +1,7 @@
 """Sums over a list of sparse label sets, eight rows at a time: what the open space adds to the cardinality space.
 
-The sets are rows of a sparse matrix (indptr, indices). With q_s = P(s | x) in the cardinality space and a bias beta_s of
-every listed set,
+The sets are rows of a sparse matrix (indptr, indices). With q_s = P(s | x) in the cardinality space and a bias beta_s
+of every listed set,
 
     Z = Z_cardinality * T        T = 1 + sum_s (exp(beta_s) - 1) q_s
 
@@ -124,21 +124,50 @@ def _gather_known(known, group, signs, n_present):
 
 
 @kernel
+def log_weights(scores, known, indptr, indices, biases, values):
+    """Write the log-weights (n_rows, n_sets) of all sets, -inf where a set contradicts what is known."""
+    for i in range(scores.shape[0]):
+        n_present = _n_present(known, i)
+        for s in range(biases.shape[0]):
+            values[i, s] = _log_weight(scores, known, i, indices[indptr[s] : indptr[s + 1]], biases[s], n_present)
+
+
+@kernel
+def log_weights_of(scores, sets, size_bias, values):
+    """Write the log-weights (n_rows, n) of sets (n_rows, n, n_labels), summed in the same order as those of the list."""
+    for i in range(sets.shape[0]):
+        for s in range(sets.shape[1]):
+            values[i, s] = size_bias[np.count_nonzero(sets[i, s])]
+            for k in range(sets.shape[2]):
+                if sets[i, s, k] == 1:
+                    values[i, s] += scores[i, k]
+
+
+@kernel
 def _fill_best(scores, known, indptr, indices, biases, found, values):
     for i in range(scores.shape[0]):
         found[i], values[i] = -1, -np.inf
-        n_present = 0
-        if known.shape[0] > 0:
-            for k in range(scores.shape[1]):
-                n_present += known[i, k] == 1
+        n_present = _n_present(known, i)
         for s in range(biases.shape[0]):
-            value, missing = biases[s], n_present
-            for entry in range(indptr[s], indptr[s + 1]):
-                k = indices[entry]
-                value += scores[i, k]
-                if known.shape[0] > 0:
-                    if known[i, k] == 0:
-                        value = -np.inf
-                    missing -= known[i, k] == 1
-            if missing == 0 and value > values[i]:
+            value = _log_weight(scores, known, i, indices[indptr[s] : indptr[s + 1]], biases[s], n_present)
+            if value > values[i]:
                 found[i], values[i] = s, value
+
+
+@kernel
+def _n_present(known, row):
+    """How many labels of a row are known to be present."""
+    return np.count_nonzero(known[row] == 1) if known.shape[0] > 0 else 0
+
+
+@kernel
+def _log_weight(scores, known, row, labels, bias, n_present):
+    """Bias plus scores of the labels of a set; -inf if it lacks a present label or has an absent one."""
+    value, missing = bias, n_present
+    for k in labels:
+        value += scores[row, k]
+        if known.shape[0] > 0:
+            if known[row, k] == 0:
+                return -np.inf
+            missing -= known[row, k] == 1
+    return value if missing == 0 else -np.inf

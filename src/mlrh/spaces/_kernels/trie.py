@@ -24,7 +24,7 @@ def build(sets):
 
     order (n_labels,) are the labels by depth, rare ones first: then most sets share a long beginning without labels.
     The nodes of depth d are starts[d], ..., starts[d + 1] - 1. children (n_nodes, 2) are the nodes without and with the
-    next label, or LEFT; counts (n_nodes,) the labels so far; leaf_sets (n_sets,) the set of each node of depth n_labels.
+    next label, or LEFT; counts (n_nodes,) the labels so far; leaf_sets (n_sets,) the sets of the last nodes.
     """
     n_sets, n_labels = sets.shape
     order = np.argsort(np.count_nonzero(sets, axis=0), kind="stable")
@@ -214,7 +214,7 @@ def overlaps(scores, known, size_bias, leaf_bias, trie, answers, probs):
         left_m[:], left_e[:] = 0.0, 0
         for d in range(n_labels):
             on, off, is_in = (on_m[d], on_e[d]), ONE if may_lack[d] else ZERO, answers[i, order[d]]
-            # left_m[t, j]: t of j labels are in the answer. Descending, so that the entries below are still the old ones.
+            # left_m[t, j]: t of j labels are in the answer. Descending, so that entries below are still the old ones.
             for j in range(n_sizes - 1, -1, -1):
                 for t in range(j, -1, -1):
                     kept = _times(off, (left_m[t, j], left_e[t, j]))
@@ -255,7 +255,7 @@ def _weights(scores, known, row, order):
 
 @kernel
 def _completions(on_m, on_e, may_lack, size_bias, leaf_bias, trie):
-    """Weights of all ways to go on: from nodes (n_nodes,), and from (left, j) at each depth (n_labels + 1, n_sizes + 1).
+    """Weights of all ways to go on: from nodes (n_nodes,), and from (left, j), (n_labels + 1, n_sizes + 1) by depth.
 
     Column n_sizes of the second stays 0: a set of more than max_labels labels weighs nothing.
     """
