@@ -5,7 +5,7 @@ A subclass defines how X becomes features of a design, how coefficients are stor
 
 from abc import abstractmethod
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
@@ -30,6 +30,10 @@ ONE_CLASS = {False: (1, 1), True: (0, 1)}  # sizes for one class per row; True w
 MAX_SHARE = 8.0  # largest factor of an earlier fit in an extrapolated start; for evenly spaced log C it is 3
 TOL_OF_STARTS = 1e-5  # of the fit that gives the start where labels are unknown: the main fit moves on from there
 MAX_ITER_OF_STARTS = 200  # for the same reason it need not converge
+
+MAX_TUNING_ROWS = 5000  # that `_tuned` looks at: more change the choice little, and would cost as much as the fit
+N_TUNING_FOLDS = 3
+TOL_OF_TUNING = 1e-4  # of fits whose scores only serve a choice
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         "min_labels": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
         "max_labels": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
         "size_bias": ["boolean"],
+        "set_bias_strength": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "C": [Interval(Real, 0, None, closed="right")],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
         "fit_intercept": ["boolean"],
@@ -150,6 +155,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
             min_labels=self.min_labels,
             max_labels=self.max_labels,
             size_bias=self.size_bias,
+            set_bias_strength=self.set_bias_strength,
             n_jobs=self.n_jobs,
             sizes_of_y=ONE_CLASS[Y.shape[1] == 1] if form.is_one_class_per_row else None,
         ).for_targets(Y, classes=form.classes, rows=support)
@@ -169,6 +175,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         iteration to the callbacks.
         """
         self._warn_of_rounding(prepared)
+        problem = self._tuned(problem, prepared.design)
         learns = problem.space.learns_bias
         objective = Objective(prepared.design, problem.space, problem.Y, learn_bias=learns, **self._strengths)
         begin, is_interrupted = self._start(objective, problem, starts)
@@ -184,6 +191,34 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         if is_interrupted or solution.interrupted:
             raise KeyboardInterrupt
         return coef, mean_score, self.label_space_
+
+    def _tuned(self, problem, design):
+        """The problem with a label space that has chosen, on held-out rows, what a fit can't learn.
+
+        A sample of the rows is divided into folds. The scores of each fold come from a fit of a simpler space to the
+        others, with the same penalty per row.
+        """
+        simpler, n_rows = problem.space.simpler(), len(problem.Y)
+        if simpler is None:
+            return problem
+        sample = np.random.RandomState(0).permutation(n_rows)[:MAX_TUNING_ROWS]
+        Y, weights, scores = problem.Y[sample], problem.weights[sample], np.empty((len(sample), problem.Y.shape[1]))
+        strengths = {name: value * len(sample) / n_rows for name, value in self._strengths.items()}
+        folds: list[tuple] = []
+        for number in range(min(N_TUNING_FOLDS, len(sample) - 1)):
+            rows = np.arange(number, len(sample), N_TUNING_FOLDS)
+            without = weights.copy()
+            without[rows] = 0.0
+            part = design.of_rows(sample, without)
+            objective = Objective(part, simpler, Y, learn_bias=simpler.learns_bias, **strengths)
+            start = objective.start() if not folds else folds[-1][2]
+            limits = {"tol": TOL_OF_TUNING, "max_iter": MAX_ITER_OF_STARTS}
+            parameters = self._minimise(self._default_solver, objective, start, **limits).parameters
+            coef, mean_score, bias = objective.split(parameters)
+            scores[rows] = part.scores(coef, mean_score)[rows]
+            folds.append((rows, simpler.with_bias(bias) if len(bias) else simpler, parameters))
+        tuned = problem.space.tuned(scores, Y, weights, [fold[:2] for fold in folds])
+        return replace(problem, space=tuned)
 
     def _store(self, problem, prepared, objective, parameters):
         """Set the fitted attributes from a solver's parameters; returns coefficients and mean scores."""

@@ -217,6 +217,20 @@ class LabelSpace(ABC):
         """
         return 0.0
 
+    # What a fit may choose first, on rows that were held out.
+
+    def simpler(self) -> "LabelSpace | None":
+        """The space whose fits give the held-out scores that `tuned` asks for; None if there is nothing to choose."""
+        return None
+
+    def tuned(self, scores, Y, weights, folds) -> "LabelSpace":
+        """The space with what a fit has to choose beforehand, such as the strength of a ridge; by default as it is.
+
+        folds is a list of pairs: numbers of some rows, and the `simpler` space as it was fitted to all other rows. The
+        scores (n_samples, n_labels) of the rows come from that fit.
+        """
+        return self
+
     # What a distribution asks.
 
     def distribution(self, scores) -> "LabelSetDistribution":

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
 from itertools import islice
+from numbers import Real
 from typing import Any
 
 import numpy as np
+from scipy import optimize, sparse
 
 from mlrh._indicators import UNKNOWN, as_indicator, contradict, merged
 from mlrh._parallel import map_blocks
@@ -30,6 +32,11 @@ LARGEST_PLAIN = 64.0
 LARGEST_LOG_PARTITION = 1024.0
 TABLE_ENTRIES = 2**22  # of tables (n_rows, n_sets) or of sets (n_rows, n, n_labels) that are made at a time
 NODES_PER_BLOCK = 20_000  # visited in one block of rows by `trie`: about a millisecond
+STRENGTHS = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03)  # of which `tuned` chooses; the held-out loss is flat between two
+USUAL_STRENGTH = 1.0  # where nothing was chosen: within a standard error of the best on most public sets
+MIN_TUNING_ROWS = 20  # fewer held-out rows say nothing about a strength
+NEGLIGIBLE = 1e-9  # a probability that is left out of the sums that choose a strength
+MAX_LOG_RATIO = 20.0  # limit of a bias while a strength is chosen: the data never ask for more
 N_CANDIDATES = 10  # most probable sets that `best` tries for a metric without an exact rule
 
 
@@ -49,8 +56,9 @@ class OpenSpace(LabelSpace):
         Added to the score of each of these sets.
     size_bias : array of shape (n_labels + 1,), optional
         Added to the score of any set of j labels; entries outside min_labels..max_labels don't matter.
-    set_bias_strength : float
-        How strongly a fit holds the biases of sets to 0: strength/2 * set_bias^2, in units of the loss.
+    set_bias_strength : float or "auto"
+        How strongly a fit holds the biases of sets to 0: strength/2 * set_bias^2, in units of the loss. "auto" chooses
+        it on held-out rows (see `tuned`).
     n_jobs : int, optional
         Threads over rows. None: all usable cores, 1 inside a joblib worker.
 
@@ -74,7 +82,7 @@ class OpenSpace(LabelSpace):
         set_bias=None,
         size_bias=None,
         *,
-        set_bias_strength=1.0,
+        set_bias_strength="auto",
         n_jobs=None,
     ):
         self._cardinality = CardinalitySpace(
@@ -85,6 +93,9 @@ class OpenSpace(LabelSpace):
         biases = np.zeros(n_sets) if set_bias is None else np.array(set_bias, np.float64)
         if biases.shape != (n_sets,) or not np.isfinite(biases).all():
             raise ValueError(f"set_bias must be {n_sets} finite numbers, one per set; got shape {biases.shape}.")
+        is_number = isinstance(set_bias_strength, Real) and not isinstance(set_bias_strength, bool)
+        if set_bias_strength != "auto" and not (is_number and 0 < set_bias_strength < np.inf):
+            raise ValueError(f"set_bias_strength must be 'auto' or a positive number; got {set_bias_strength!r}.")
         self.n_labels, self.min_labels, self.max_labels = n_labels, min_labels, max_labels
         self.set_bias_strength, self.n_jobs = set_bias_strength, n_jobs
         self._set_biases(self._cardinality.size_bias, biases)
@@ -145,7 +156,8 @@ class OpenSpace(LabelSpace):
     @property
     def bias_ridge(self):
         n_sizes = self.max_labels - self.min_labels + 1
-        ridge = np.full(n_sizes + len(self.sets), float(self.set_bias_strength))
+        strength = USUAL_STRENGTH if self.set_bias_strength == "auto" else self.set_bias_strength
+        ridge = np.full(n_sizes + len(self.sets), float(strength))
         ridge[:n_sizes] = LabelSpace.bias_ridge
         return ridge
 
@@ -195,6 +207,48 @@ class OpenSpace(LabelSpace):
         """
         distance = min(2 * self.max_labels, 2 * (self.n_labels - self.min_labels), self.n_labels)
         return (distance + 4 * moving_bias) / 4
+
+    def simpler(self):
+        """The cardinality space with learned size biases, unless the strength of the biases of sets is given."""
+        if self.set_bias_strength != "auto" or len(self.sets) == 0:
+            return None
+        return self._free().with_bias(np.zeros(self.max_labels - self.min_labels + 1))
+
+    def tuned(self, scores, Y, weights, folds):
+        """The space with the strength under which held-out rows are most probable, of STRENGTHS.
+
+        On top of the held-out scores, which stay as they are, biases are fitted to the sets of all folds but one. The
+        rows of that one then count as seen only if other folds show their sets too. On training rows no strength could
+        be judged: every set of theirs is in the list because it is theirs.
+        """
+        complete = (Y != UNKNOWN).all(axis=1)
+        folds = [(rows[complete[rows]], space) for rows, space in folds]
+        if sum(len(rows) for rows, _ in folds) < MIN_TUNING_ROWS:
+            return self._with_strength(USUAL_STRENGTH)
+        parts = [self._part(scores[rows], Y[rows], weights[rows], space) for rows, space in folds]
+        losses = np.zeros(len(STRENGTHS))
+        for held_out in range(len(parts)):
+            others = [part for number, part in enumerate(parts) if number != held_out]
+            losses += _held_out_losses(_joined(others), parts[held_out])
+        return self._with_strength(STRENGTHS[int(np.argmin(losses))])
+
+    def _with_strength(self, strength):
+        other = copy(self)
+        other.set_bias_strength = strength
+        return other
+
+    def _part(self, scores, Y, weights, cardinality):
+        """Probabilities of the seen sets in a cardinality space (n_rows, n_sets), the rows' sets, and the weights.
+
+        The first is a sparse matrix, the second the number of each row's set in the list, -1 if it is not there.
+        """
+        scores, step = _wide(scores), max(1, TABLE_ENTRIES // len(self.sets))
+        space, blocks = self.with_bias(np.concatenate([cardinality.bias, self.set_bias])), []
+        for start in range(0, len(scores), step):
+            block = scores[start : start + step]
+            probs = np.exp(space._log_weights(block) - cardinality.log_partition(block)[:, None])
+            blocks.append(sparse.csr_array(np.where(probs > NEGLIGIBLE, probs, 0.0)))
+        return sparse.vstack(blocks, format="csr"), self._seen.find(Y), weights
 
     def expectations(self, scores, weights):
         """Log-partition (n_samples,), marginals (n_samples, n_labels), weights @ P(size), P(seen set) (n_biases,)."""
@@ -598,12 +652,53 @@ class SeenSetsOfTraining:
 
     min_labels: Any = "auto"
     max_labels: Any = "auto"
+    set_bias_strength: Any = "auto"
     n_jobs: int | None = None
 
     def for_targets(self, Y, *, classes, rows=None):
         sizes = training_sizes(Y, self.min_labels, self.max_labels, rows)
         complete = Y[(Y != UNKNOWN).all(axis=1)]
-        return OpenSpace(Y.shape[1], *sizes, distinct_sets(complete)[0], n_jobs=self.n_jobs)
+        options = {"set_bias_strength": self.set_bias_strength, "n_jobs": self.n_jobs}
+        return OpenSpace(Y.shape[1], *sizes, distinct_sets(complete)[0], **options)
+
+
+def _joined(parts):
+    """One part (see `OpenSpace._part`) of several."""
+    probs, found, weights = zip(*parts, strict=True)
+    return sparse.vstack(probs, format="csr"), np.concatenate(found), np.concatenate(weights)
+
+
+def _held_out_losses(train, held_out):
+    """The loss of the held-out part for each of STRENGTHS, with biases fitted to the training part only."""
+    probs, found, weights = train
+    counts = np.bincount(found[found >= 0], weights=weights[found >= 0], minlength=probs.shape[1])
+    seen = np.flatnonzero(counts)
+    probs, counts, bias = probs[:, seen], counts[seen], np.zeros(len(seen))
+    held_out_probs, held_out_found, held_out_weights = held_out
+    losses = []
+    for strength in STRENGTHS:
+        # From strong to weak, each from the last one: a few iterations are enough.
+        bias = optimize.minimize(
+            _loss_of_biases,
+            bias,
+            (probs, counts, weights, strength),
+            method="L-BFGS-B",
+            jac=True,
+            bounds=[(-MAX_LOG_RATIO, MAX_LOG_RATIO)] * len(bias),
+            options={"maxiter": 50, "ftol": 1e-6},
+        ).x
+        every = np.zeros(held_out_probs.shape[1] + 1)  # the last entry is for sets that are not in the list, number -1
+        every[seen] = bias
+        totals = 1.0 + held_out_probs @ np.expm1(every[:-1])
+        losses.append(held_out_weights @ (np.log(totals) - every[held_out_found]))
+    return np.array(losses)
+
+
+def _loss_of_biases(bias, probs, counts, weights, strength):
+    """sum_i weight_i log T_i - counts . bias + strength/2 |bias|^2, and its gradient."""
+    totals = 1.0 + probs @ np.expm1(bias)
+    value = weights @ np.log(totals) - counts @ bias + 0.5 * strength * bias @ bias
+    return value, np.exp(bias) * (probs.T @ (weights / totals)) - counts + strength * bias
 
 
 def _compressed(sets):

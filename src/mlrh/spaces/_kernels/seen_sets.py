@@ -134,7 +134,7 @@ def log_weights(scores, known, indptr, indices, biases, values):
 
 @kernel
 def log_weights_of(scores, sets, size_bias, values):
-    """Write the log-weights (n_rows, n) of sets (n_rows, n, n_labels), summed in the same order as those of the list."""
+    """Write the log-weights (n_rows, n) of sets (n_rows, n, n_labels), summed in the order of `log_weights`."""
     for i in range(sets.shape[0]):
         for s in range(sets.shape[1]):
             values[i, s] = size_bias[np.count_nonzero(sets[i, s])]
