@@ -195,30 +195,26 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     def _tuned(self, problem, design):
         """The problem with a label space that has chosen, on held-out rows, what a fit can't learn.
 
-        A sample of the rows is divided into folds. The scores of each fold come from a fit of a simpler space to the
-        others, with the same penalty per row.
+        A sample of the rows is divided into folds. A simpler space is fitted to the rows outside each fold, with the
+        same penalty per row.
         """
         simpler, n_rows = problem.space.simpler(), len(problem.Y)
         if simpler is None:
             return problem
         sample = np.random.RandomState(0).permutation(n_rows)[:MAX_TUNING_ROWS]
-        Y, weights, scores = problem.Y[sample], problem.weights[sample], np.empty((len(sample), problem.Y.shape[1]))
+        Y, weights = problem.Y[sample], problem.weights[sample]
         strengths = {name: value * len(sample) / n_rows for name, value in self._strengths.items()}
-        folds: list[tuple] = []
+        folds, parameters = [], None
         for number in range(min(N_TUNING_FOLDS, len(sample) - 1)):
-            rows = np.arange(number, len(sample), N_TUNING_FOLDS)
-            without = weights.copy()
-            without[rows] = 0.0
-            part = design.of_rows(sample, without)
+            held_out = np.arange(len(sample)) % N_TUNING_FOLDS == number
+            part = design.of_rows(sample, np.where(held_out, 0.0, weights))
             objective = Objective(part, simpler, Y, learn_bias=simpler.learns_bias, **strengths)
-            start = objective.start() if not folds else folds[-1][2]
+            start = objective.start() if parameters is None else parameters
             limits = {"tol": TOL_OF_TUNING, "max_iter": MAX_ITER_OF_STARTS}
             parameters = self._minimise(self._default_solver, objective, start, **limits).parameters
-            coef, mean_score, bias = objective.split(parameters)
-            scores[rows] = part.scores(coef, mean_score)[rows]
-            folds.append((rows, simpler.with_bias(bias) if len(bias) else simpler, parameters))
-        tuned = problem.space.tuned(scores, Y, weights, [fold[:2] for fold in folds])
-        return replace(problem, space=tuned)
+            coef, mean_score, _ = objective.split(parameters)
+            folds.append((held_out, part.scores(coef, mean_score), objective.space_at(parameters)))
+        return replace(problem, space=problem.space.tuned(Y, weights, folds))
 
     def _store(self, problem, prepared, objective, parameters):
         """Set the fitted attributes from a solver's parameters; returns coefficients and mean scores."""

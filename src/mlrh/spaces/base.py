@@ -223,11 +223,11 @@ class LabelSpace(ABC):
         """The space whose fits give the held-out scores that `tuned` asks for; None if there is nothing to choose."""
         return None
 
-    def tuned(self, scores, Y, weights, folds) -> "LabelSpace":
+    def tuned(self, Y, weights, folds) -> "LabelSpace":
         """The space with what a fit has to choose beforehand, such as the strength of a ridge; by default as it is.
 
-        folds is a list of pairs: numbers of some rows, and the `simpler` space as it was fitted to all other rows. The
-        scores (n_samples, n_labels) of the rows come from that fit.
+        folds is a list of triples: a mask (n_samples,) of the rows that were held out, and of the fit of `simpler` to
+        the other rows the scores (n_samples, n_labels) of all rows and the space with its biases.
         """
         return self
 

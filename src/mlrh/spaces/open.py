@@ -214,22 +214,23 @@ class OpenSpace(LabelSpace):
             return None
         return self._free().with_bias(np.zeros(self.max_labels - self.min_labels + 1))
 
-    def tuned(self, scores, Y, weights, folds):
+    def tuned(self, Y, weights, folds):
         """The space with the strength under which held-out rows are most probable, of STRENGTHS.
 
-        On top of the held-out scores, which stay as they are, biases are fitted to the sets of all folds but one. The
-        rows of that one then count as seen only if other folds show their sets too. On training rows no strength could
-        be judged: every set of theirs is in the list because it is theirs.
+        On top of the scores of each fold, which stay as they are, biases are fitted to the rows that were not held out,
+        for the sets of these rows alone. A held-out row so counts as seen only if other rows have its set too. On
+        training rows no strength could be judged: every set of theirs is in the list because it is theirs.
         """
         complete = (Y != UNKNOWN).all(axis=1)
-        folds = [(rows[complete[rows]], space) for rows, space in folds]
-        if sum(len(rows) for rows, _ in folds) < MIN_TUNING_ROWS:
+        if np.count_nonzero(complete) < MIN_TUNING_ROWS:
             return self._with_strength(USUAL_STRENGTH)
-        parts = [self._part(scores[rows], Y[rows], weights[rows], space) for rows, space in folds]
         losses = np.zeros(len(STRENGTHS))
-        for held_out in range(len(parts)):
-            others = [part for number, part in enumerate(parts) if number != held_out]
-            losses += _held_out_losses(_joined(others), parts[held_out])
+        for held_out, scores, space in folds:
+            train, test = (
+                self._part(scores[rows], Y[rows], weights[rows], space)
+                for rows in (complete & ~held_out, complete & held_out)
+            )
+            losses += _held_out_losses(train, test)
         return self._with_strength(STRENGTHS[int(np.argmin(losses))])
 
     def _with_strength(self, strength):
@@ -660,12 +661,6 @@ class SeenSetsOfTraining:
         complete = Y[(Y != UNKNOWN).all(axis=1)]
         options = {"set_bias_strength": self.set_bias_strength, "n_jobs": self.n_jobs}
         return OpenSpace(Y.shape[1], *sizes, distinct_sets(complete)[0], **options)
-
-
-def _joined(parts):
-    """One part (see `OpenSpace._part`) of several."""
-    probs, found, weights = zip(*parts, strict=True)
-    return sparse.vstack(probs, format="csr"), np.concatenate(found), np.concatenate(weights)
 
 
 def _held_out_losses(train, held_out):
