@@ -33,7 +33,7 @@ MAX_ITER_OF_STARTS = 200  # for the same reason it need not converge
 
 MAX_TUNING_ROWS = 5000  # that `_tuned` looks at: more change the choice little, and would cost as much as the fit
 N_TUNING_FOLDS = 3
-TOL_OF_TUNING = 1e-4  # of fits whose scores only serve a choice
+TOL_OF_TUNING, MAX_ITER_OF_TUNING = 1e-3, 40  # of fits whose scores only serve a choice: they need not converge
 
 
 @dataclass(frozen=True)
@@ -175,10 +175,10 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         iteration to the callbacks.
         """
         self._warn_of_rounding(prepared)
-        problem = self._tuned(problem, prepared.design)
+        problem, tuned = self._tuned(problem, prepared.design)
         learns = problem.space.learns_bias
         objective = Objective(prepared.design, problem.space, problem.Y, learn_bias=learns, **self._strengths)
-        begin, is_interrupted = self._start(objective, problem, starts)
+        begin, is_interrupted = self._start(objective, problem, starts if len(starts) else tuned)
         if iterations is not None:
             iterations = iterations.showing(partial(self._attributes_at, problem, prepared, objective))
         solver = self._default_solver if self.solver == "auto" else self.solver
@@ -193,28 +193,34 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         return coef, mean_score, self.label_space_
 
     def _tuned(self, problem, design):
-        """The problem with a label space that has chosen, on held-out rows, what a fit can't learn.
+        """The problem with a space that has chosen, on held-out rows, what a fit can't learn; and starts of the fit.
 
         A sample of the rows is divided into folds. A simpler space is fitted to the rows outside each fold, with the
         same penalty per row.
         """
         simpler, n_rows = problem.space.simpler(), len(problem.Y)
-        if simpler is None:
-            return problem
+        if simpler is None or n_rows < N_TUNING_FOLDS:
+            return problem, ()
         sample = np.random.RandomState(0).permutation(n_rows)[:MAX_TUNING_ROWS]
         Y, weights = problem.Y[sample], problem.weights[sample]
         strengths = {name: value * len(sample) / n_rows for name, value in self._strengths.items()}
-        folds, parameters = [], None
-        for number in range(min(N_TUNING_FOLDS, len(sample) - 1)):
+        folds, reached, parameters, every = [], [], None, design.of_rows(sample)
+        for number in range(N_TUNING_FOLDS):
             held_out = np.arange(len(sample)) % N_TUNING_FOLDS == number
-            part = design.of_rows(sample, np.where(held_out, 0.0, weights))
-            objective = Objective(part, simpler, Y, learn_bias=simpler.learns_bias, **strengths)
+            part = design.of_rows(sample[~held_out])
+            objective = Objective(part, simpler, Y[~held_out], learn_bias=simpler.learns_bias, **strengths)
             start = objective.start() if parameters is None else parameters
-            limits = {"tol": TOL_OF_TUNING, "max_iter": MAX_ITER_OF_STARTS}
+            limits = {"tol": max(self.tol, TOL_OF_TUNING), "max_iter": MAX_ITER_OF_TUNING}
             parameters = self._minimise(self._default_solver, objective, start, **limits).parameters
             coef, mean_score, _ = objective.split(parameters)
-            folds.append((held_out, part.scores(coef, mean_score), objective.space_at(parameters)))
-        return replace(problem, space=problem.space.tuned(Y, weights, folds))
+            # The intercept is the score at the mean of the rows of a design, so it moves with that mean.
+            reached.append((coef, mean_score + (every.mean - part.mean) @ coef))
+            folds.append((held_out, every.scores(*reached[-1]), objective.space_at(parameters)))
+        space = problem.space.tuned(Y, weights, folds)
+        # With unknown labels there may be several optima: such a fit starts as it would on its own.
+        coefs, intercepts = zip(*reached, strict=True)
+        start = (np.mean(coefs, axis=0), np.mean(intercepts, axis=0), space)
+        return replace(problem, space=space), (start,) if problem.is_complete else ()
 
     def _store(self, problem, prepared, objective, parameters):
         """Set the fitted attributes from a solver's parameters; returns coefficients and mean scores."""
