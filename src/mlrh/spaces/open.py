@@ -38,7 +38,7 @@ USUAL_STRENGTH = 1.0  # where nothing was chosen: within a standard error of the
 MIN_TUNING_ROWS = 20  # fewer held-out rows say nothing about a strength
 NEGLIGIBLE = 1e-9  # a probability that is left out of the sums that choose a strength
 MAX_LOG_RATIO = 20.0  # limit of a bias while a strength is chosen: the data never ask for more
-# Sets of training that get a bias: bibtex has 2,058 in 4,880 rows. Beyond, most sets occur once and say next to nothing.
+# Sets of training that get a bias: bibtex has 2,058 in 4,880 rows. Of more, most occur once and say next to nothing.
 MAX_SETS = 5000
 N_CANDIDATES = 10  # most probable sets that `best` tries for a metric without an exact rule
 
@@ -670,7 +670,7 @@ class SeenSetsOfTraining:
 
 
 def _most_frequent_sets(Y):
-    """The distinct rows of Y, smaller sets first; if there are too many, a warning and the MAX_SETS most frequent ones."""
+    """The distinct rows of Y, smaller sets first; of too many only the MAX_SETS most frequent ones, with a warning."""
     sets, place = distinct_sets(Y)
     if len(sets) <= MAX_SETS:
         return sets
