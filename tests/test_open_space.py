@@ -269,7 +269,7 @@ def test_too_many_sets_are_thinned_to_the_most_frequent_with_a_warning(monkeypat
 
 
 def test_a_chosen_strength_is_the_best_of_the_grid_by_a_full_cross_validation_or_nearly():
-    """The choice keeps the scores of each fold fixed; refitting everything for every strength must not do much better."""
+    """The choice keeps the scores of each fold fixed; refitting all for every strength must not do much better."""
     X, Y = rows(400)
     fold = np.random.RandomState(3).permutation(len(X)) % 4
     losses = {}

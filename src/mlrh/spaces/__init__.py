@@ -32,7 +32,7 @@ def resolve(
     if label_space == "observed":
         return SetsOfTraining(*limits)
     if label_space == "open":
-        return SeenSetsOfTraining(*limits, set_bias_strength, n_jobs)
+        return SeenSetsOfTraining(limits[0], limits[1], set_bias_strength, n_jobs)
     if (min_labels, max_labels, size_bias, set_bias_strength) != ("auto", "auto", False, "auto"):
         raise ValueError(
             "min_labels, max_labels, size_bias and set_bias_strength belong to the label spaces that are given by "

@@ -260,7 +260,7 @@ class OpenSpace(LabelSpace):
     def expectations(self, scores, weights):
         """Log-partition (n_samples,), marginals (n_samples, n_labels), weights @ P(size), P(seen set) (n_biases,)."""
         wide = _wide(scores)
-        log_cardinality, totals, shares, by_set, safe = self._sums(wide, weights)
+        log_cardinality, totals, shares, _, by_set, safe = self._sums(wide, weights)
         inverse = np.divide(1.0, totals, out=np.zeros(len(wide)), where=safe)
         _, marginals, by_size = self._cardinality.expectations(wide, weights * inverse)
         log_partition = log_cardinality + np.log(totals, out=np.zeros(len(wide)), where=safe)
@@ -285,7 +285,7 @@ class OpenSpace(LabelSpace):
 
     def log_partition(self, scores):
         wide = _wide(scores)
-        log_cardinality, totals, _, _, safe = self._sums(wide, np.zeros(len(wide)))
+        log_cardinality, totals, _, _, _, safe = self._sums(wide, np.zeros(len(wide)))
         log_partition = log_cardinality + np.log(totals, out=np.zeros(len(wide)), where=safe)
         rows = np.flatnonzero(~safe)
         if len(rows):
@@ -294,13 +294,11 @@ class OpenSpace(LabelSpace):
 
     def cardinality_pmf(self, scores):
         wide = _wide(scores)
-        _, totals, _, _, safe = self._sums(wide, np.zeros(len(wide)))
-        pmf = self._cardinality.cardinality_pmf(wide)
-        of_size = np.eye(self.n_labels + 1)[self._seen.counts]
-        for rows, gains in self._gains(wide, totals, safe):
-            before, pmf[rows] = pmf[rows], np.clip(pmf[rows] / totals[rows, None] + gains @ of_size, 0.0, 1.0)
-            safe[rows] = ~_lost(pmf[rows], before, 1.0 / totals[rows])
-        rows = np.flatnonzero(~safe)
+        _, totals, _, sizes, _, safe = self._sums(wide, np.zeros(len(wide)))
+        inverse = np.divide(1.0, totals, out=np.zeros(len(wide)), where=safe)
+        before = self._cardinality.cardinality_pmf(wide)
+        pmf = np.clip(before * inverse[:, None] + sizes, 0.0, 1.0)
+        rows = np.flatnonzero(~safe | _lost(pmf, before, inverse))
         if len(rows):
             pmf[rows] = 0.0
             pmf[rows, : self.max_labels + 1] = self._by_trie(wide, rows)[2]
@@ -318,7 +316,7 @@ class OpenSpace(LabelSpace):
     def log_prob(self, scores, Y):
         # P(y) = exp(beta) q / T. Both logarithms are accurate and of ordinary size.
         wide, found = _wide(scores), self._seen.find(Y)
-        _, totals, _, _, safe = self._sums(wide, np.zeros(len(wide)))
+        _, totals, _, _, _, safe = self._sums(wide, np.zeros(len(wide)))
         own = np.where(found >= 0, np.append(self.set_bias, 0.0)[found], 0.0)
         log_probs = self._cardinality.log_prob(wide, Y)
         log_probs += own - np.log(totals, out=np.zeros(len(wide)), where=safe)
@@ -380,9 +378,9 @@ class OpenSpace(LabelSpace):
 
     def expected(self, scores, Y, metric):
         wide = _wide(scores)
-        _, totals, _, _, safe = self._sums(wide, np.zeros(len(wide)))
+        log_cardinality, totals, _, _, _, safe = self._sums(wide, np.zeros(len(wide)))
         values = self._cardinality.expected(wide, Y, metric)
-        for rows, gains in self._gains(wide, totals, safe):
+        for rows, gains in self._gains(wide, log_cardinality, totals, safe):
             of_seen = expected_metrics.expected_by_sets(gains, self.sets, Y[rows], metric)
             values[rows] = values[rows] / totals[rows] + of_seen
         rows = np.flatnonzero(~safe)
@@ -463,24 +461,23 @@ class OpenSpace(LabelSpace):
     # Sums over the seen sets.
 
     def _sums(self, scores, weights):
-        """log Z_cardinality, T, what seen sets add to marginals, weights @ P(seen set), and which rows are safe."""
+        """log Z_cardinality, T, what seen sets add to marginals and sizes, weights @ P(seen set), and safe rows."""
         log_cardinality = self._cardinality.log_partition(scores)
         largest = np.maximum(scores.max(axis=1, initial=0.0), -scores.min(axis=1, initial=0.0))
         safe = (largest <= LARGEST_PLAIN) & (np.abs(log_cardinality) <= LARGEST_LOG_PARTITION)
         safe &= np.abs(self.bias).max(initial=0.0) <= LARGEST_PLAIN
         biases = (self.size_bias[self._seen.counts], self._plain_set_bias())
         inputs = (np.where(safe, log_cardinality, 0.0), self._known_or_none(), self._seen.as_given, biases, weights)
-        totals, shares, by_set = seen_sets.sums(scores, *inputs, safe, n_jobs=self.n_jobs)
-        return log_cardinality, totals, shares, by_set, safe
+        totals, shares, sizes, by_set = seen_sets.sums(scores, *inputs, safe, n_jobs=self.n_jobs)
+        return log_cardinality, totals, shares, sizes, by_set, safe
 
     def _plain_set_bias(self):
         """Biases of the sets without those that no safe row can have, whose exponentials could overflow."""
         return np.clip(self.set_bias, -LARGEST_PLAIN, LARGEST_PLAIN)
 
-    def _gains(self, scores, totals, safe):
+    def _gains(self, scores, log_cardinality, totals, safe):
         """Yields rows and their (exp(beta_s) - 1) q_s / T (n_rows, n_sets), for all safe rows in blocks."""
         rows = np.flatnonzero(safe)
-        log_cardinality = self._cardinality.log_partition(scores)
         n_rows = max(1, TABLE_ENTRIES // max(1, len(self.sets)))
         for start in range(0, len(rows), n_rows):
             block = rows[start : start + n_rows]
@@ -663,10 +660,10 @@ class SeenSetsOfTraining:
     n_jobs: int | None = None
 
     def for_targets(self, Y, *, classes, rows=None):
-        sizes = training_sizes(Y, self.min_labels, self.max_labels, rows)
+        smallest, largest = training_sizes(Y, self.min_labels, self.max_labels, rows)
         complete = Y[(Y != UNKNOWN).all(axis=1)]
         options = {"set_bias_strength": self.set_bias_strength, "n_jobs": self.n_jobs}
-        return OpenSpace(Y.shape[1], *sizes, _most_frequent_sets(complete), **options)
+        return OpenSpace(Y.shape[1], smallest, largest, _most_frequent_sets(complete), **options)
 
 
 def _most_frequent_sets(Y):

@@ -20,27 +20,28 @@ TARGET_OPERATIONS = 500_000  # of one block: about a millisecond, short enough t
 
 
 def sums(scores, log_cardinality, known, sets, biases, weights, safe, *, n_jobs=None):
-    """T (n_rows,), sum_s (exp(beta_s) - 1) q_s y_s / T (n_rows, n_labels), and weights @ P(s) (n_sets,).
+    """T (n_rows,), what the listed sets add to marginals and to probabilities of sizes, and weights @ P(s) (n_sets,).
 
+    They add sum_s (exp(beta_s) - 1) q_s y_s / T (n_rows, n_labels), and the same sums over the sets of one size.
     log_cardinality (n_rows,) is log Z_cardinality. `sets` is (indptr, indices), `biases` the pair (bias of the size of
     each set, beta), `known` (n_rows or 0, n_labels) what is known of the rows. `safe` says which rows can be answered
     in plain floating point; a row whose T is below SAFE_SHARE is unmarked there. Rows that are not safe are not
     counted in the last result and have no meaning in the others.
     """
-    totals, shares = np.empty(len(scores)), np.empty(scores.shape)
+    totals, shares, sizes = np.empty(len(scores)), np.empty(scores.shape), np.empty((len(scores), scores.shape[1] + 1))
     size_bias, set_bias = biases
     raised, weighed = np.expm1(set_bias), np.exp(set_bias)
 
     def work(rows):
         by_set = np.zeros((len(set_bias), LANES))
         block = (scores[rows], log_cardinality[rows], known[rows], weights[rows], safe[rows])
-        _fill_sums(*block, *sets, size_bias, raised, weighed, totals[rows], shares[rows], by_set)
+        _fill_sums(*block, *sets, size_bias, raised, weighed, totals[rows], shares[rows], sizes[rows], by_set)
         return by_set.sum(axis=1)
 
     operations = scores.shape[1] + 2 * len(sets[1]) + 4 * len(set_bias)
     rows = max(LANES, TARGET_OPERATIONS // max(1, operations))
     parts = map_blocks(work, len(scores), rows_per_block=rows - rows % LANES, n_jobs=n_jobs)
-    return totals, shares, sum(parts, start=np.zeros(len(set_bias)))
+    return totals, shares, sizes, sum(parts, start=np.zeros(len(set_bias)))
 
 
 def best(scores, known, sets, biases, *, n_jobs=None):
@@ -60,11 +61,24 @@ def best(scores, known, sets, biases, *, n_jobs=None):
 
 @kernel
 def _fill_sums(
-    scores, log_cardinality, known, weights, safe, indptr, indices, size_bias, raised, weighed, totals, shares, by_set
+    scores,
+    log_cardinality,
+    known,
+    weights,
+    safe,
+    indptr,
+    indices,
+    size_bias,
+    raised,
+    weighed,
+    totals,
+    shares,
+    sizes,
+    by_set,
 ):
     n_rows, n_labels, n_sets = scores.shape[0], scores.shape[1], size_bias.shape[0]
     own, signs, added = np.empty((n_labels, LANES)), np.zeros((n_labels, LANES)), np.empty((n_labels, LANES))
-    probs = np.empty((n_sets, LANES))
+    probs, by_size = np.empty((n_sets, LANES)), np.empty((n_labels + 1, LANES))
     # Rows of `scales`: log Z_cardinality, how many labels are known to be present less 1/2, 1 / T, weight / T.
     scales, group = np.empty((4, LANES)), np.empty(LANES, np.int64)
     for first in range(0, n_rows, LANES):
@@ -93,17 +107,19 @@ def _fill_sums(
             scales[2, v] = 1.0 / totals[i] if safe[i] else 0.0
             # Idle lanes of the last group repeat its last row, which must not be counted twice.
             scales[3, v] = weights[i] * scales[2, v] if first + v < n_rows else 0.0
-        for k in range(n_labels):
-            store(added, k, splat(0.0))
+        added[:], by_size[:] = 0.0, 0.0
         for s in range(n_sets):
             prob = load(probs, s)
             store(by_set, s, load(by_set, s) + splat(weighed[s]) * prob * load(scales, 3))
-            gain = splat(raised[s]) * prob * load(scales, 2)
+            gain, size = splat(raised[s]) * prob * load(scales, 2), indptr[s + 1] - indptr[s]
+            store(by_size, size, load(by_size, size) + gain)
             for entry in range(indptr[s], indptr[s + 1]):
                 store(added, indices[entry], load(added, indices[entry]) + gain)
         for v in range(min(LANES, n_rows - first)):
             for k in range(n_labels):
                 shares[first + v, k] = added[k, v]
+            for j in range(n_labels + 1):
+                sizes[first + v, j] = by_size[j, v]
 
 
 @kernel
@@ -127,9 +143,18 @@ def _gather_known(known, group, signs, n_present):
 def log_weights(scores, known, indptr, indices, biases, values):
     """Write the log-weights (n_rows, n_sets) of all sets, -inf where a set contradicts what is known."""
     for i in range(scores.shape[0]):
-        n_present = _n_present(known, i)
+        n_present = np.count_nonzero(known[i] == 1) if known.shape[0] > 0 else 0
         for s in range(biases.shape[0]):
-            values[i, s] = _log_weight(scores, known, i, indices[indptr[s] : indptr[s + 1]], biases[s], n_present)
+            value, missing = biases[s], n_present
+            for entry in range(indptr[s], indptr[s + 1]):
+                k = indices[entry]
+                value += scores[i, k]
+                if known.shape[0] > 0:
+                    missing -= known[i, k] == 1
+                    if known[i, k] == 0:
+                        missing = n_present + 1
+                        break
+            values[i, s] = value if missing == 0 else -np.inf
 
 
 @kernel
@@ -145,29 +170,26 @@ def log_weights_of(scores, sets, size_bias, values):
 
 @kernel
 def _fill_best(scores, known, indptr, indices, biases, found, values):
-    for i in range(scores.shape[0]):
-        found[i], values[i] = -1, -np.inf
-        n_present = _n_present(known, i)
-        for s in range(biases.shape[0]):
-            value = _log_weight(scores, known, i, indices[indptr[s] : indptr[s + 1]], biases[s], n_present)
-            if value > values[i]:
-                found[i], values[i] = s, value
-
-
-@kernel
-def _n_present(known, row):
-    """How many labels of a row are known to be present."""
-    return np.count_nonzero(known[row] == 1) if known.shape[0] > 0 else 0
-
-
-@kernel
-def _log_weight(scores, known, row, labels, bias, n_present):
-    """Bias plus scores of the labels of a set; -inf if it lacks a present label or has an absent one."""
-    value, missing = bias, n_present
-    for k in labels:
-        value += scores[row, k]
+    n_rows, n_labels = scores.shape
+    own, signs = np.empty((n_labels, LANES)), np.zeros((n_labels, LANES))
+    n_present, group = np.empty((1, LANES)), np.empty(LANES, np.int64)
+    for first in range(0, n_rows, LANES):
+        for v in range(LANES):
+            group[v] = min(first + v, n_rows - 1)
+        gather(scores, group, own)
         if known.shape[0] > 0:
-            if known[row, k] == 0:
-                return -np.inf
-            missing -= known[row, k] == 1
-    return value if missing == 0 else -np.inf
+            _gather_known(known, group, signs, n_present[0])
+        best, place = splat(-np.inf), splat(-1.0)
+        for s in range(biases.shape[0]):
+            value = splat(biases[s])
+            for entry in range(indptr[s], indptr[s + 1]):
+                value = value + load(own, indices[entry])
+            if known.shape[0] > 0:
+                present = splat(0.0) - load(n_present, 0)
+                for entry in range(indptr[s], indptr[s + 1]):
+                    present = present + load(signs, indices[entry])
+                value = where_positive(present, value, splat(-np.inf))
+            gain = value - best  # NaN, which is not positive, where both are -inf
+            best, place = where_positive(gain, value, best), where_positive(gain, splat(float(s)), place)
+        for v in range(min(LANES, n_rows - first)):
+            found[first + v], values[first + v] = int(lane(place, v)), lane(best, v)
