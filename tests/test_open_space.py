@@ -315,3 +315,26 @@ def test_knowledge_of_all_labels_leaves_one_set_and_its_biases():
     outside = np.ones((1, 5), np.int8)
     assert space.fits(np.concatenate([outside, np.full((1, 5), UNKNOWN, np.int8)])).tolist() == [False, True]
     assert space.log_weight(SCORES[:1], outside)[0] == -np.inf
+
+
+@pytest.mark.parametrize("some_known", [False, True])
+def test_curvature_along_scores_and_biases_is_the_covariance_by_enumeration(some_known):
+    seen = reference.sets_of_sizes(5, 1, 4)[::3]
+    own, size_bias, weights = RNG.normal(scale=2, size=len(seen)), RNG.normal(size=6), RNG.random(len(SCORES))
+    space, sets = OpenSpace(5, 1, 4, seen, own, size_bias), reference.sets_of_sizes(5, 1, 4)
+    direction, bias_direction = RNG.normal(size=SCORES.shape), RNG.normal(size=space.n_biases)
+    # Indicators of the sizes 1..4 and of the seen sets: what carries a bias.
+    carries = np.column_stack([sets.sum(axis=1)[:, None] == np.arange(1, 5), (sets[:, None] == seen).all(axis=2)])
+    log_weights = SCORES @ sets.T + carries @ space.bias
+    if some_known:
+        known = np.where(RNG.random(SCORES.shape) < 0.2, 1, UNKNOWN).astype(np.int8)
+        known[:, 4] = UNKNOWN
+        space = space.given(known)
+        log_weights[((known[:, None] == 1) & (sets == 0)).any(axis=2)] = -np.inf
+    probs = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
+    probs /= probs.sum(axis=1, keepdims=True)
+    change = direction @ sets.T + carries @ bias_direction
+    change = probs * (change - (probs * change).sum(axis=1, keepdims=True))
+    d_marginals, d_biases = space.curvature(SCORES, direction, bias_direction, weights)
+    np.testing.assert_allclose(d_marginals, change @ sets, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(d_biases, weights @ change @ carries, rtol=0, atol=1e-12)

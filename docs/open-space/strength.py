@@ -2,8 +2,8 @@
 
     MLRH_DATA=folder python docs/open-space/strength.py
 
-Linear scores at one C per set, the same for all spaces. Prints, per data set, exact match, Hamming loss by marginals and
-log-loss of the set (a probability counts as at least 1e-6), then the log-loss for every strength of set biases.
+Linear scores at one C per set, the same for all spaces. Prints, per data set, exact match, Hamming loss by marginals
+and log-loss of the set (a probability counts as at least 1e-6), then the log-loss for every strength of set biases.
 """
 
 import time
@@ -48,9 +48,8 @@ def main():
             d, losses = model.distribution(X_test), losses_of(model, X_test, Y_test)
             right, wrong = (d.mode() == Y_test).all(axis=1).mean(), ((d.marginals() > 0.5) != Y_test).mean()
             error = losses.std() / np.sqrt(len(losses))
-            print(
-                f"| {name} | {title} | {100 * right:.1f} | {wrong:.4f} | {losses.mean():.3f} | {error:.3f} | {seconds:.2f} |"
-            )
+            values = f"{100 * right:.1f} | {wrong:.4f} | {losses.mean():.3f} | {error:.3f} | {seconds:.2f}"
+            print(f"| {name} | {title} | {values} |", flush=True)
         curve = {
             strength: losses_of(
                 MLRHClassifier(C=C, label_space="open", set_bias_strength=strength).fit(X, Y), X_test, Y_test

@@ -60,7 +60,7 @@ def f1(distribution, *, min_labels=None, max_labels=None):
 def jaccard(distribution, *, min_labels=None, max_labels=None):
     """The sets with the highest expected Jaccard index, tp / (tp + fp + fn), 1 for an empty answer to an empty truth.
 
-    Exact in a cardinality space; in an observed space the best of the candidates that `best` compares.
+    Exact in a cardinality space; in an observed or open space the best of the candidates that `best` compares.
     """
     return distribution.best("jaccard", _limits(distribution, min_labels, max_labels))
 
@@ -83,7 +83,8 @@ def best(distribution, metric, *, min_labels=None, max_labels=None):
 
     In a cardinality space the answer is exact, in O(n_labels * max_labels^2) per row. In an observed space it is the
     best among the observed sets and the sets of the m likeliest labels, m = 0, ..., n_labels; another set may be
-    better. (Exact match, Hamming and F1, asked for by name, are exact there too.)
+    better. In an open space the ten most probable sets take the place of the observed ones. (Exact match, Hamming and
+    F1, asked for by name, are exact in both too.)
 
     Examples
     --------

@@ -37,8 +37,11 @@ def fit(
     ignore: IgnoreOption = None,
     format: FormatOption = None,
     label_space: Annotated[
-        Literal["auto", "cardinality", "observed"],
-        typer.Option("--label-space", help="All sets of the sizes that the rows show, or only the sets they show."),
+        Literal["auto", "cardinality", "observed", "open"],
+        typer.Option(
+            "--label-space",
+            help="All sets of the sizes that the rows show, only the sets they show, or all with a bias for these.",
+        ),
     ] = "auto",
     kernel: Annotated[
         Literal["auto", "linear", "rbf"], typer.Option("--kernel", help="Linear or RBF scores.")

@@ -175,10 +175,10 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         iteration to the callbacks.
         """
         self._warn_of_rounding(prepared)
-        problem, tuned = self._tuned(problem, prepared.design)
+        problem = self._tuned(problem, prepared.design)
         learns = problem.space.learns_bias
         objective = Objective(prepared.design, problem.space, problem.Y, learn_bias=learns, **self._strengths)
-        begin, is_interrupted = self._start(objective, problem, starts if len(starts) else tuned)
+        begin, is_interrupted = self._start(objective, problem, starts)
         if iterations is not None:
             iterations = iterations.showing(partial(self._attributes_at, problem, prepared, objective))
         solver = self._default_solver if self.solver == "auto" else self.solver
@@ -193,34 +193,31 @@ class MLRHBase(_sklearn.CallbackSupportMixin, ClassifierMixin, BaseEstimator):
         return coef, mean_score, self.label_space_
 
     def _tuned(self, problem, design):
-        """The problem with a space that has chosen, on held-out rows, what a fit can't learn; and starts of the fit.
+        """The problem with a label space that has chosen, on held-out rows, what a fit can't learn.
 
         A sample of the rows is divided into folds. A simpler space is fitted to the rows outside each fold, with the
         same penalty per row.
         """
         simpler, n_rows = problem.space.simpler(), len(problem.Y)
         if simpler is None or n_rows < N_TUNING_FOLDS:
-            return problem, ()
+            return problem
         sample = np.random.RandomState(0).permutation(n_rows)[:MAX_TUNING_ROWS]
         Y, weights = problem.Y[sample], problem.weights[sample]
         strengths = {name: value * len(sample) / n_rows for name, value in self._strengths.items()}
-        folds, reached, parameters, every = [], [], None, design.of_rows(sample)
+        folds, every = [], design.of_rows(sample)
         for number in range(N_TUNING_FOLDS):
             held_out = np.arange(len(sample)) % N_TUNING_FOLDS == number
             part = design.of_rows(sample[~held_out])
             objective = Objective(part, simpler, Y[~held_out], learn_bias=simpler.learns_bias, **strengths)
-            start = objective.start() if parameters is None else parameters
             limits = {"tol": max(self.tol, TOL_OF_TUNING), "max_iter": MAX_ITER_OF_TUNING}
-            parameters = self._minimise(self._default_solver, objective, start, **limits).parameters
-            coef, mean_score, _ = objective.split(parameters)
+            solution = self._minimise(self._default_solver, objective, objective.start(), **limits)
+            if solution.interrupted:  # nothing of the fit itself could be kept
+                raise KeyboardInterrupt
+            coef, mean_score, _ = objective.split(solution.parameters)
             # The intercept is the score at the mean of the rows of a design, so it moves with that mean.
-            reached.append((coef, mean_score + (every.mean - part.mean) @ coef))
-            folds.append((held_out, every.scores(*reached[-1]), objective.space_at(parameters)))
-        space = problem.space.tuned(Y, weights, folds)
-        # With unknown labels there may be several optima: such a fit starts as it would on its own.
-        coefs, intercepts = zip(*reached, strict=True)
-        start = (np.mean(coefs, axis=0), np.mean(intercepts, axis=0), space)
-        return replace(problem, space=space), (start,) if problem.is_complete else ()
+            scores = every.scores(coef, mean_score + (every.mean - part.mean) @ coef)
+            folds.append((held_out, scores, objective.space_at(solution.parameters)))
+        return replace(problem, space=problem.space.tuned(Y, weights, folds))
 
     def _store(self, problem, prepared, objective, parameters):
         """Set the fitted attributes from a solver's parameters; returns coefficients and mean scores."""

@@ -226,7 +226,6 @@ class LabelSpace(ABC):
     def tuned(self, Y, weights, folds) -> "LabelSpace":
         """The space with what a fit has to choose beforehand, such as the strength of a ridge; by default as it is.
 
-        The fit starts from the biases of the space that is returned.
         folds is a list of triples: a mask (n_samples,) of the rows that were held out, and of the fit of `simpler` to
         the other rows the scores (n_samples, n_labels) of all rows and the space with its biases.
         """

@@ -218,7 +218,7 @@ class OpenSpace(LabelSpace):
         return self._free().with_bias(np.zeros(self.max_labels - self.min_labels + 1))
 
     def tuned(self, Y, weights, folds):
-        """The space with the strength under which held-out rows are most probable, of STRENGTHS, and mean biases.
+        """The space with the strength under which held-out rows are most probable, of STRENGTHS.
 
         On top of the scores of each fold, which stay as they are, biases are fitted to the rows that were not held out,
         for the sets of these rows alone. A held-out row so counts as seen only if other rows have its set too. On
@@ -227,17 +227,14 @@ class OpenSpace(LabelSpace):
         complete = (Y != UNKNOWN).all(axis=1)
         if np.count_nonzero(complete) < MIN_TUNING_ROWS:
             return self._with_strength(USUAL_STRENGTH)
-        losses, biases = np.zeros(len(STRENGTHS)), np.zeros((len(STRENGTHS), len(self.sets)))
+        losses = np.zeros(len(STRENGTHS))
         for held_out, scores, space in folds:
             train, test = (
                 self._part(scores[rows], Y[rows], weights[rows], space)
                 for rows in (complete & ~held_out, complete & held_out)
             )
-            of_fold, bias = _held_out_losses(train, test)
-            losses, biases = losses + of_fold, biases + bias / len(folds)
-        best = int(np.argmin(losses))
-        of_sizes = np.mean([space.bias for _, _, space in folds], axis=0)
-        return self.with_bias(np.concatenate([of_sizes, biases[best]]))._with_strength(STRENGTHS[best])
+            losses += _held_out_losses(train, test)
+        return self._with_strength(STRENGTHS[int(np.argmin(losses))])
 
     def _with_strength(self, strength):
         other = copy(self)
@@ -280,6 +277,41 @@ class OpenSpace(LabelSpace):
             marginals.astype(scores.dtype, copy=False),
             np.concatenate([by_size, by_set]),
         )
+
+    def curvature(self, scores, direction, bias_direction, weights):
+        """Derivatives of marginals and of weights @ (P(size), P(seen set)) as scores and biases move.
+
+        These are covariances with u(y), the change of a log-weight along the directions. Those of the cardinality space
+        are corrected by a sum over the seen sets, as in `expectations`.
+        """
+        wide, direction = _wide(scores), np.ascontiguousarray(_wide(direction))
+        n_sizes = self.max_labels - self.min_labels + 1
+        of_sizes, of_sets = np.zeros(self.n_labels + 1), np.asarray(bias_direction[n_sizes:], np.float64)
+        of_sizes[self.min_labels : self.max_labels + 1] = bias_direction[:n_sizes]
+        log_cardinality, totals, _, _, _, safe = self._sums(wide, np.zeros(len(wide)))
+        inverse = np.divide(1.0, totals, out=np.zeros(len(wide)), where=safe)
+        marginals, pmf = self._cardinality.marginals(wide), self._cardinality.cardinality_pmf(wide)
+        means = (marginals * direction).sum(axis=1) + pmf @ of_sizes
+        biases = (self.size_bias[self._seen.counts], self._plain_set_bias())
+        inputs = (np.where(safe, log_cardinality, 0.0), means, self._known_or_none(), self._seen.as_given, biases)
+        directions = (of_sizes[self._seen.counts], of_sets)
+        total_means, shares, sizes, by_set = seen_sets.moments(
+            wide, direction, *inputs, directions, weights, safe, n_jobs=self.n_jobs
+        )
+        d_marginals, by_size = self._cardinality.curvature(wide, direction, bias_direction[:n_sizes], weights * inverse)
+        # Cov_c(y, u) + E_c[y] (E_c[u] - E[u]) is E_c[y (u - E[u])].
+        offset = (means - total_means) * inverse
+        d_marginals = d_marginals * inverse[:, None] + marginals * offset[:, None] + shares
+        counted = np.where(safe, weights, 0.0)
+        of_rows = (counted * offset) @ pmf + counted @ sizes
+        by_size = by_size + of_rows[self.min_labels : self.max_labels + 1]
+        rows = np.flatnonzero(~safe)
+        if len(rows):
+            d_marginals[rows], rest = LabelSpace.curvature(
+                self._of_rows(rows), wide[rows], direction[rows], bias_direction, weights[rows]
+            )
+            by_size, by_set = by_size + rest[:n_sizes], by_set + rest[n_sizes:]
+        return d_marginals.astype(scores.dtype, copy=False), np.concatenate([by_size, by_set])
 
     # What a distribution asks.
 
@@ -682,18 +714,14 @@ def _most_frequent_sets(Y):
 
 
 def _held_out_losses(train, held_out):
-    """The loss of the held-out part for each of STRENGTHS, and the biases, fitted to the training part only.
-
-    (n_strengths,) and (n_strengths, n_sets); sets that the training part lacks have a bias of 0.
-    """
+    """The loss of the held-out part for each of STRENGTHS, with biases fitted to the training part only."""
     probs, found, weights = train
     counts = np.bincount(found[found >= 0], weights=weights[found >= 0], minlength=probs.shape[1])
     seen = np.flatnonzero(counts)
     probs, counts, bias = probs[:, seen], counts[seen], np.zeros(len(seen))
     held_out_probs, held_out_found, held_out_weights = held_out
-    # The last column is for sets that are not in the list, number -1.
-    losses, biases = np.empty(len(STRENGTHS)), np.zeros((len(STRENGTHS), held_out_probs.shape[1] + 1))
-    for place, strength in enumerate(STRENGTHS):
+    losses = []
+    for strength in STRENGTHS:
         # From strong to weak, each from the last one: a few iterations are enough.
         bias = optimize.minimize(
             _loss_of_biases,
@@ -704,10 +732,11 @@ def _held_out_losses(train, held_out):
             bounds=[(-MAX_LOG_RATIO, MAX_LOG_RATIO)] * len(bias),
             options={"maxiter": 50, "ftol": 1e-5},
         ).x
-        biases[place, seen] = bias
-        totals = 1.0 + held_out_probs @ np.expm1(biases[place, :-1])
-        losses[place] = held_out_weights @ (np.log(totals) - biases[place, held_out_found])
-    return losses, biases[:, :-1]
+        every = np.zeros(held_out_probs.shape[1] + 1)  # the last entry is for sets that are not in the list, number -1
+        every[seen] = bias
+        totals = 1.0 + held_out_probs @ np.expm1(every[:-1])
+        losses.append(held_out_weights @ (np.log(totals) - every[held_out_found]))
+    return np.array(losses)
 
 
 def _loss_of_biases(bias, probs, counts, weights, strength):

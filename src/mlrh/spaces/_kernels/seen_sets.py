@@ -44,6 +44,30 @@ def sums(scores, log_cardinality, known, sets, biases, weights, safe, *, n_jobs=
     return totals, shares, sizes, sum(parts, start=np.zeros(len(set_bias)))
 
 
+def moments(scores, direction, log_cardinality, means, known, sets, biases, directions, weights, safe, *, n_jobs=None):
+    """E[u] (n_rows,), what the listed sets add to covariances of labels and of sizes with u, weights @ Cov(set, u).
+
+    u(y) is the change of the log-weight of y: the sum of `direction` (n_rows, n_labels) over its labels, and the
+    entries of `directions` for the bias of its size and of the set. means (n_rows,) is E[u] in the cardinality space,
+    where sets have no bias of their own. Rows marked in `safe` are answered; other arguments are those of `sums`.
+    """
+    total_means, shares = np.empty(len(scores)), np.empty(scores.shape)
+    sizes, (size_bias, set_bias) = np.empty((len(scores), scores.shape[1] + 1)), biases
+    raised, weighed = np.expm1(set_bias), np.exp(set_bias)
+
+    def work(rows):
+        by_set = np.zeros((len(set_bias), LANES))
+        block = (scores[rows], direction[rows], log_cardinality[rows], means[rows], known[rows], weights[rows])
+        outputs = (total_means[rows], shares[rows], sizes[rows], by_set)
+        _fill_moments(*block, safe[rows], *sets, size_bias, raised, weighed, *directions, *outputs)
+        return by_set.sum(axis=1)
+
+    operations = scores.shape[1] + 3 * len(sets[1]) + 6 * len(set_bias)
+    rows = max(LANES, TARGET_OPERATIONS // max(1, operations))
+    parts = map_blocks(work, len(scores), rows_per_block=rows - rows % LANES, n_jobs=n_jobs)
+    return total_means, shares, sizes, sum(parts, start=np.zeros(len(set_bias)))
+
+
 def best(scores, known, sets, biases, *, n_jobs=None):
     """The heaviest set of each row that agrees with what is known, the first of equal ones (-1: none); its log-weight.
 
@@ -112,6 +136,81 @@ def _fill_sums(
             prob = load(probs, s)
             store(by_set, s, load(by_set, s) + splat(weighed[s]) * prob * load(scales, 3))
             gain, size = splat(raised[s]) * prob * load(scales, 2), indptr[s + 1] - indptr[s]
+            store(by_size, size, load(by_size, size) + gain)
+            for entry in range(indptr[s], indptr[s + 1]):
+                store(added, indices[entry], load(added, indices[entry]) + gain)
+        for v in range(min(LANES, n_rows - first)):
+            for k in range(n_labels):
+                shares[first + v, k] = added[k, v]
+            for j in range(n_labels + 1):
+                sizes[first + v, j] = by_size[j, v]
+
+
+@kernel
+def _fill_moments(
+    scores,
+    direction,
+    log_cardinality,
+    means,
+    known,
+    weights,
+    safe,
+    indptr,
+    indices,
+    size_bias,
+    raised,
+    weighed,
+    size_direction,
+    set_direction,
+    total_means,
+    shares,
+    sizes,
+    by_set,
+):
+    n_rows, n_labels, n_sets = scores.shape[0], scores.shape[1], size_bias.shape[0]
+    own, steps, signs = np.empty((n_labels, LANES)), np.empty((n_labels, LANES)), np.zeros((n_labels, LANES))
+    probs, changes = np.empty((n_sets, LANES)), np.empty((n_sets, LANES))
+    added, by_size = np.empty((n_labels, LANES)), np.empty((n_labels + 1, LANES))
+    # Rows of `scales`: log Z_cardinality, how many labels are known to be present less 1/2, 1 / T, weight, E[u].
+    scales, group = np.empty((5, LANES)), np.empty(LANES, np.int64)
+    for first in range(0, n_rows, LANES):
+        for v in range(LANES):
+            group[v] = min(first + v, n_rows - 1)
+            scales[0, v] = log_cardinality[group[v]]
+        gather(scores, group, own)
+        gather(direction, group, steps)
+        if known.shape[0] > 0:
+            _gather_known(known, group, signs, scales[1])
+        total, moment = splat(1.0), splat(0.0)
+        for s in range(n_sets):
+            log_prob, change = splat(size_bias[s]) - load(scales, 0), splat(size_direction[s])
+            for entry in range(indptr[s], indptr[s + 1]):
+                log_prob = log_prob + load(own, indices[entry])
+                change = change + load(steps, indices[entry])
+            prob = exp_minus_abs(log_prob)
+            if known.shape[0] > 0:
+                present = splat(0.0) - load(scales, 1)
+                for entry in range(indptr[s], indptr[s + 1]):
+                    present = present + load(signs, indices[entry])
+                prob = where_positive(present, prob, splat(0.0))
+            store(probs, s, prob)
+            store(changes, s, change)
+            total = total + splat(raised[s]) * prob
+            moment = moment + prob * (splat(raised[s]) * change + splat(weighed[s] * set_direction[s]))
+        for v in range(LANES):
+            i = group[v]
+            scales[2, v] = 1.0 / lane(total, v) if safe[i] else 0.0
+            scales[3, v] = weights[i] if first + v < n_rows else 0.0
+            scales[4, v] = (means[i] + lane(moment, v)) * scales[2, v]
+            total_means[i] = scales[4, v]
+        added[:], by_size[:] = 0.0, 0.0
+        for s in range(n_sets):
+            share, centred = load(probs, s) * load(scales, 2), load(changes, s) - load(scales, 4)
+            # E[y_s (u - E[u])] with exp(beta), less that without, which is in the covariances of the cardinality space.
+            gain = share * (splat(raised[s]) * centred + splat(weighed[s] * set_direction[s]))
+            covariance = share * splat(weighed[s]) * (centred + splat(set_direction[s]))
+            store(by_set, s, load(by_set, s) + covariance * load(scales, 3))
+            size = indptr[s + 1] - indptr[s]
             store(by_size, size, load(by_size, size) + gain)
             for entry in range(indptr[s], indptr[s + 1]):
                 store(added, indices[entry], load(added, indices[entry]) + gain)
