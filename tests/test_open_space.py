@@ -173,6 +173,32 @@ def rows(n=200, seed=0):
     return X, space.distribution(scores).sample(1, random_state=seed)[:, 0]
 
 
+def test_an_instance_fits_as_its_name_does():
+    X, Y = rows()
+    named = MLRHClassifier(label_space="open").fit(X, Y)
+    given = MLRHClassifier(label_space=OpenSpace(5, 1, 3, named.sets_)).fit(X, Y)
+    np.testing.assert_array_equal(given.coef_, named.coef_)
+    np.testing.assert_array_equal(given.set_bias_, named.set_bias_)
+    assert given.set_bias_strength_ == named.set_bias_strength_ in module.STRENGTHS
+
+
+def test_a_handful_of_rows_gets_the_usual_strength():
+    X, Y = rows(6)[0], [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [0, 1, 1], [1, 0, 1]]
+    assert MLRHClassifier(label_space="open").fit(X, Y).set_bias_strength_ == 1.0
+    assert MLRHClassifier(label_space="open").fit(X[:2], [[1, 0], [0, 1]]).set_bias_strength_ == 1.0
+
+
+def test_sets_that_no_row_has_and_folds_without_complete_rows_leave_a_usable_choice():
+    X, Y = rows(60)
+    absent = np.array([y for y in SETS if not (y == Y).all(axis=1).any()])
+    model = MLRHClassifier(label_space=OpenSpace(5, 1, 3, absent)).fit(X, Y)
+    assert model.set_bias_strength_ == max(module.STRENGTHS) and (model.set_bias_ < 0).all()
+    # The folds are every third row of a shuffled order; here only those of the first one are complete.
+    hidden = Y.astype(float)
+    hidden[np.random.RandomState(0).permutation(60)[np.arange(60) % 3 > 0], 0] = np.nan
+    assert MLRHClassifier(label_space="open").fit(X, hidden).set_bias_strength_ in module.STRENGTHS
+
+
 def test_a_strong_ridge_gives_the_cardinality_space_with_size_bias():
     X, Y = rows()
     held = MLRHClassifier(label_space="open", set_bias_strength=1e9, tol=1e-10).fit(X, Y)

@@ -34,7 +34,7 @@ LARGEST_LOG_PARTITION = 1024.0
 TABLE_ENTRIES = 2**22  # of tables (n_rows, n_sets) or of sets (n_rows, n, n_labels) that are made at a time
 NODES_PER_BLOCK = 20_000  # visited in one block of rows by `trie`: about a millisecond
 STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1)  # of which `tuned` chooses; the held-out loss is flat between two
-USUAL_STRENGTH = 1.0  # where nothing was chosen: within a standard error of the best on most public sets
+USUAL_STRENGTH = 1.0  # where nothing was chosen: the middle of these, and near the best on most public sets
 MIN_TUNING_ROWS = 20  # fewer held-out rows say nothing about a strength
 NEGLIGIBLE = 1e-9  # a probability that is left out of the sums that choose a strength
 MAX_LOG_RATIO = 20.0  # limit of a bias while a strength is chosen: the data never ask for more
@@ -141,7 +141,7 @@ class OpenSpace(LabelSpace):
 
     def fitted_attributes(self):
         sizes = {"min_labels_": self.min_labels, "max_labels_": self.max_labels, "size_bias_": self.size_bias}
-        sets = {"sets_": self.sets, "set_bias_": self.set_bias, "set_bias_strength_": self.set_bias_strength}
+        sets = {"sets_": self.sets, "set_bias_": self.set_bias, "set_bias_strength_": self._strength}
         return {**sizes, **sets}
 
     def with_bias(self, bias):
@@ -159,10 +159,13 @@ class OpenSpace(LabelSpace):
     @property
     def bias_ridge(self):
         n_sizes = self.max_labels - self.min_labels + 1
-        strength = USUAL_STRENGTH if self.set_bias_strength == "auto" else self.set_bias_strength
-        ridge = np.full(n_sizes + len(self.sets), float(strength))
+        ridge = np.full(n_sizes + len(self.sets), self._strength)
         ridge[:n_sizes] = LabelSpace.bias_ridge
         return ridge
+
+    @property
+    def _strength(self):
+        return float(USUAL_STRENGTH if self.set_bias_strength == "auto" else self.set_bias_strength)
 
     @property
     def operations_per_score(self):
@@ -229,11 +232,10 @@ class OpenSpace(LabelSpace):
             return self._with_strength(USUAL_STRENGTH)
         losses = np.zeros(len(STRENGTHS))
         for held_out, scores, space in folds:
-            train, test = (
-                self._part(scores[rows], Y[rows], weights[rows], space)
-                for rows in (complete & ~held_out, complete & held_out)
-            )
-            losses += _held_out_losses(train, test)
+            inside, outside = complete & ~held_out, complete & held_out
+            if inside.any() and outside.any():
+                train, test = (self._part(scores[rows], Y[rows], weights[rows], space) for rows in (inside, outside))
+                losses += _held_out_losses(train, test)
         return self._with_strength(STRENGTHS[int(np.argmin(losses))])
 
     def _with_strength(self, strength):
@@ -718,6 +720,8 @@ def _held_out_losses(train, held_out):
     probs, found, weights = train
     counts = np.bincount(found[found >= 0], weights=weights[found >= 0], minlength=probs.shape[1])
     seen = np.flatnonzero(counts)
+    if len(seen) == 0:
+        return np.zeros(len(STRENGTHS))
     probs, counts, bias = probs[:, seen], counts[seen], np.zeros(len(seen))
     held_out_probs, held_out_found, held_out_weights = held_out
     losses = []
