@@ -218,10 +218,10 @@ def test_at_the_optimum_each_bias_balances_its_ridge():
 
 @pytest.mark.parametrize("solver", ["newton-cg", "mm"])
 def test_every_solver_reaches_the_same_optimum(solver):
-    X, Y = rows()
-    options = {"label_space": "open", "set_bias_strength": 1.0, "tol": 1e-9, "max_iter": 20_000}
+    X, Y = rows(80)
+    options = {"label_space": "open", "set_bias_strength": 1.0, "tol": 1e-7, "max_iter": 20_000}
     reached, best = (MLRHClassifier(solver=name, **options).fit(X, Y) for name in (solver, "lbfgs"))
-    assert reached.objective_ == pytest.approx(best.objective_, rel=1e-7)
+    assert reached.objective_ == pytest.approx(best.objective_, rel=1e-5)
 
 
 def test_duplicating_a_row_equals_doubling_its_weight():
@@ -261,7 +261,7 @@ def test_l1_gives_zeros_and_cross_validation_chooses_C():
     X, Y = rows(120)
     sparse = MLRHClassifier(label_space="open", C=0.05, l1_ratio=1.0, set_bias_strength=1.0).fit(X, Y)
     assert (sparse.coef_ == 0).any() and np.abs(sparse.set_bias_).max() > 0.1
-    chosen = MLRHClassifierCV(label_space="open", Cs=[0.01, 1.0], cv=3, scoring="log_prob").fit(X, Y)
+    chosen = MLRHClassifierCV(label_space="open", Cs=[0.01, 1.0], cv=2, scoring="log_prob").fit(X, Y)
     again = MLRHClassifier(label_space="open", C=chosen.C_).fit(X, Y)
     np.testing.assert_allclose(chosen.predict_proba(X), again.predict_proba(X), atol=1e-4)
 
