@@ -47,7 +47,7 @@ MAX_ASKED_RBF_ROWS = 10_000  # a kernel matrix of 0.8 GB, of which a fit holds s
 MAX_SETS = 2000  # to try the observed space unasked: it costs one product per set, and of more sets most occur once
 SERIAL_SECONDS = 20.0  # of computing here before processes are started: their start takes several seconds
 
-LABEL_SPACES = ("auto", "cardinality", "observed")
+LABEL_SPACES = ("auto", "cardinality", "observed", "open")
 KERNELS = ("auto", "linear", "rbf")
 UNDETERMINED = "The training rows don't determine the model"  # begins the classifiers' warning about labels
 
@@ -176,9 +176,9 @@ def choose(
     Parameters
     ----------
     data : MultilabelData
-    label_space : {"auto", "cardinality", "observed"} or LabelSpace, default="auto"
-        "auto" tries both, the observed one up to MAX_SETS different sets. Or an instance of a class of mlrh.spaces; its
-        label names are those of the data.
+    label_space : {"auto", "cardinality", "observed", "open"} or LabelSpace, default="auto"
+        "auto" tries the first two, the observed one up to MAX_SETS different sets. Or an instance of a class of
+        mlrh.spaces; its label names are those of the data.
     kernel : {"auto", "linear", "rbf"}, default="auto"
         "auto" tries both, RBF up to MAX_RBF_ROWS rows (sparse: MAX_SPARSE_RBF_ROWS).
     decision : {"exact_match", "hamming", "f1", "jaccard"}, default="exact_match"

@@ -83,9 +83,10 @@ def best(distribution, metric, *, min_labels=None, max_labels=None):
 
     In a cardinality space the answer is exact, in O(n_labels * max_labels^2) per row. In an observed space it is the
     best among the observed sets and the sets of the m likeliest labels, m = 0, ..., n_labels; another set may be
-    better. (Exact match, Hamming and F1, asked for by name, are exact there too.) In a space of groups it is exact up
-    to 4,096 combinations of numbers of labels per group, in a hierarchy up to 14 labels (without limits on leaves);
-    beyond, it is the best among the sets of the m likeliest labels and the most probable set.
+    better. In an open space the ten most probable sets take the place of the observed ones. (Exact match, Hamming and
+    F1, asked for by name, are exact in both too.) In a space of groups it is exact up to 4,096 combinations of numbers
+    of labels per group, in a hierarchy up to 14 labels (without limits on leaves); beyond, it is the best among the
+    sets of the m likeliest labels and the most probable set.
 
     Examples
     --------

@@ -58,6 +58,7 @@ OURS = {
     "ObservedSpace": "mlrh.spaces.observed.ObservedSpace",
     "GroupSpace": "mlrh.spaces.groups.GroupSpace",
     "HierarchySpace": "mlrh.spaces.hierarchy.HierarchySpace",
+    "OpenSpace": "mlrh.spaces.open.OpenSpace",
     "Targets": "mlrh.estimators._targets.Targets",
     "KeptRows": "mlrh.estimators.linear._KeptRows",
     "ToDense": "mlrh.automatic.ToDense",

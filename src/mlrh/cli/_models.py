@@ -39,8 +39,11 @@ def fit(
     ignore: IgnoreOption = None,
     format: FormatOption = None,
     label_space: Annotated[
-        Literal["auto", "cardinality", "observed"],
-        typer.Option("--label-space", help="All sets of the sizes that the rows show, or only the sets they show."),
+        Literal["auto", "cardinality", "observed", "open"],
+        typer.Option(
+            "--label-space",
+            help="All sets of the sizes that the rows show, only the sets they show, or all with a bias for these.",
+        ),
     ] = "auto",
     groups: GroupsOption = None,
     kernel: Annotated[

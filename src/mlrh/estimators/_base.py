@@ -5,7 +5,7 @@ A subclass defines how X becomes features of a design, how coefficients are stor
 
 from abc import abstractmethod
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
@@ -33,6 +33,10 @@ WEIGHTS = {np.dtype(np.float64): (1e-100, 1e100), np.dtype(np.float32): (1e-15, 
 MAX_SHARE = 8.0  # largest factor of an earlier fit in an extrapolated start; for evenly spaced log C it is 3
 TOL_OF_STARTS = 1e-5  # of the fit that gives the start where labels are unknown: the main fit moves on from there
 MAX_ITER_OF_STARTS = 200  # for the same reason it need not converge
+
+MAX_TUNING_ROWS = 5000  # that `_tuned` looks at: more change the choice little, and would cost as much as the fit
+N_TUNING_FOLDS = 3
+TOL_OF_TUNING, MAX_ITER_OF_TUNING = 1e-3, 40  # of fits whose scores only serve a choice: they need not converge
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
         "min_labels": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
         "max_labels": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
         "size_bias": ["boolean"],
+        "set_bias_strength": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "C": [Interval(Real, 0, None, closed="right")],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
         "fit_intercept": ["boolean"],
@@ -162,6 +167,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
             min_labels=self.min_labels,
             max_labels=self.max_labels,
             size_bias=self.size_bias,
+            set_bias_strength=self.set_bias_strength,
             n_jobs=self.n_jobs,
             sizes_of_y=ONE_CLASS[Y.shape[1] == 1] if form.is_one_class_per_row else None,
         ).for_targets(Y, classes=form.classes, rows=support)
@@ -182,6 +188,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
         iteration to the callbacks.
         """
         self._warn_of_rounding(prepared)
+        problem = self._tuned(problem, prepared.design)
         objective = Objective(prepared.design, problem.space, problem.Y, **self._strengths)
         begin, is_interrupted = self._start(objective, problem, starts)
         if iterations is not None:
@@ -204,6 +211,33 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
         if is_interrupted or solution.interrupted:
             raise KeyboardInterrupt
         return coef, mean_score, self.label_space_
+
+    def _tuned(self, problem, design):
+        """The problem with a label space that has chosen, on held-out rows, what a fit can't learn.
+
+        A sample of the rows is divided into folds. A simpler space is fitted to the rows outside each fold, with the
+        same penalty per row.
+        """
+        simpler, n_rows = problem.space.simpler(), len(problem.Y)
+        if simpler is None or n_rows < N_TUNING_FOLDS:
+            return problem
+        sample = np.random.RandomState(0).permutation(n_rows)[:MAX_TUNING_ROWS]
+        Y, weights = problem.Y[sample], problem.weights[sample]
+        strengths = {name: value * len(sample) / n_rows for name, value in self._strengths.items()}
+        folds, every = [], design.of_rows(sample)
+        for number in range(N_TUNING_FOLDS):
+            held_out = np.arange(len(sample)) % N_TUNING_FOLDS == number
+            part = design.of_rows(sample[~held_out])
+            objective = Objective(part, simpler, Y[~held_out], **strengths)
+            limits = {"tol": max(self.tol, TOL_OF_TUNING), "max_iter": MAX_ITER_OF_TUNING}
+            solution = self._minimise(self._default_solver, objective, objective.start(), **limits)
+            if solution.interrupted:  # nothing of the fit itself could be kept
+                raise KeyboardInterrupt
+            coef, mean_score, _ = objective.split(solution.parameters)
+            # The intercept is the score at the mean of the rows of a design, so it moves with that mean.
+            scores = every.scores(coef, mean_score + (every.mean - part.mean) @ coef)
+            folds.append((held_out, scores, objective.space_at(solution.parameters)))
+        return replace(problem, space=problem.space.tuned(Y, weights, folds))
 
     def _attributes_at(self, problem, prepared, objective, parameters):
         """The fitted attributes if the fit ended at these parameters, by name."""

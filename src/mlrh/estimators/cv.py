@@ -131,9 +131,9 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
         Processes over folds in fit, as in joblib; threads over rows in predictions, as for MLRHClassifier.
     l1_ratios : sequence of floats, default=None
         Values of l1_ratio to try; None: only `l1_ratio`. Ties go to the smallest C, then to the first l1_ratio.
-    label_space, min_labels, max_labels, size_bias, l1_ratio, fit_intercept, solver, mm_step, tol, max_iter
+    label_space, min_labels, max_labels, size_bias, set_bias_strength, l1_ratio, fit_intercept, solver, mm_step, tol
         See MLRHClassifier.
-    decision, answer_sizes, verbose
+    max_iter, decision, answer_sizes, verbose
         See MLRHClassifier.
 
     Attributes
@@ -175,6 +175,7 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
         min_labels="auto",
         max_labels="auto",
         size_bias=False,
+        set_bias_strength="auto",
         l1_ratio=0.0,
         fit_intercept=True,
         solver="auto",
@@ -194,6 +195,7 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
         self.min_labels = min_labels
         self.max_labels = max_labels
         self.size_bias = size_bias
+        self.set_bias_strength = set_bias_strength
         self.l1_ratio = l1_ratio
         self.fit_intercept = fit_intercept
         self.solver = solver
@@ -233,7 +235,7 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
         for kernels that have a gamma.
     kernel, degree, coef0
         See KernelMLRHClassifier.
-    label_space, min_labels, max_labels, size_bias, fit_intercept, solver, mm_step, tol, max_iter
+    label_space, min_labels, max_labels, size_bias, set_bias_strength, fit_intercept, solver, mm_step, tol, max_iter
         See MLRHClassifier.
     l1_ratio : 0
         Kernel models have no L1 penalty.
@@ -282,6 +284,7 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
         min_labels="auto",
         max_labels="auto",
         size_bias=False,
+        set_bias_strength="auto",
         l1_ratio=0.0,
         fit_intercept=True,
         solver="auto",
@@ -304,6 +307,7 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
         self.min_labels = min_labels
         self.max_labels = max_labels
         self.size_bias = size_bias
+        self.set_bias_strength = set_bias_strength
         self.l1_ratio = l1_ratio
         self.fit_intercept = fit_intercept
         self.solver = solver

@@ -85,9 +85,9 @@ class MLRHClassifier(MLRHBase):
     """Multilabel logistic regression: one exact joint model of the whole label set, with linear scores.
 
     P(y | x) is proportional to exp(sum_k y_k (coef_k . x + intercept_k) + b(y)) over a label space: all sets of
-    min_labels to max_labels labels, or the sets seen in training. With one class per row it is softmax regression (with
-    two classes, binary logistic regression). With min_labels=0 and max_labels=n_labels it is one binary logistic
-    regression per label.
+    min_labels to max_labels labels, or the sets seen in training, or all sets with a bias for those seen. With one
+    class per row it is softmax regression (with two classes, binary logistic regression). With min_labels=0 and
+    max_labels=n_labels it is one binary logistic regression per label.
 
     y may be an indicator matrix (array, nested list of 0 and 1, sparse matrix, or a pandas or polars DataFrame whose
     columns name the labels), a list of label sets (sets of any labels, or tuples or lists of strings), or one class per
@@ -100,16 +100,21 @@ class MLRHClassifier(MLRHBase):
 
     Parameters
     ----------
-    label_space : {"cardinality", "observed"} or LabelSpace, default="cardinality"
+    label_space : {"cardinality", "observed", "open"} or LabelSpace, default="cardinality"
         "cardinality": all sets of an admissible size. "observed": the sets that training shows, each with a learned
-        bias, so that labels can attract each other. Or an instance of a class of mlrh.spaces, such as GroupSpace and
-        HierarchySpace, or of your own.
+        bias, so that labels can attract each other. "open": all sets of an admissible size; those that training shows
+        have a learned bias too. Or an instance of a class of mlrh.spaces, such as GroupSpace and HierarchySpace, or of
+        your own.
     min_labels, max_labels : int or "auto", default="auto"
         Smallest and largest admissible size. "auto" takes them from the training rows. So after a small training set
         whose rows all happen to have two labels or more, one label is impossible: set min_labels=1 to allow it. Rows
         outside the given sizes are an error. Not used with one class per row.
     size_bias : bool, default=False
-        Learn a bias b(|y|) per size in the cardinality space. In the observed space a bias per set is always learned.
+        Learn a bias b(|y|) per size in the cardinality space. In the observed space a bias per set is always learned,
+        in the open space one per size and per seen set.
+    set_bias_strength : float or "auto", default="auto"
+        Open space only: how strongly biases of sets are held to 0, by strength/2 * set_bias^2 in units of the loss.
+        "auto" chooses it on held-out rows, by three further fits without these biases to at most 5,000 rows.
     C : float, default=1.0
         Inverse strength of the penalty, as in LogisticRegression: the objective is C * loss + |coef|^2 / 2. np.inf: no
         penalty. Intercepts and biases are only penalised as much as it takes to keep them finite.
@@ -153,9 +158,11 @@ class MLRHClassifier(MLRHBase):
         Names of the labels, or the classes for one class per row (two classes have one label, the second class).
     min_labels_, max_labels_ : int
     size_bias_ : array of shape (n_labels + 1,)
-        Cardinality space only; zeros unless learned.
+        Cardinality and open space only; zeros unless learned.
     sets_, set_bias_ : arrays of shape (n_sets, n_labels) and (n_sets,)
-        Observed space only.
+        Observed and open space only.
+    set_bias_strength_ : float
+        Open space only: as given, or as chosen.
     label_space_ : mlrh.spaces.LabelSpace
         With its learned biases.
     support_ : array
@@ -191,6 +198,7 @@ class MLRHClassifier(MLRHBase):
         min_labels="auto",
         max_labels="auto",
         size_bias=False,
+        set_bias_strength="auto",
         C=1.0,
         l1_ratio=0.0,
         fit_intercept=True,
@@ -208,6 +216,7 @@ class MLRHClassifier(MLRHBase):
         self.min_labels = min_labels
         self.max_labels = max_labels
         self.size_bias = size_bias
+        self.set_bias_strength = set_bias_strength
         self.C = C
         self.l1_ratio = l1_ratio
         self.fit_intercept = fit_intercept

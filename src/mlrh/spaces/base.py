@@ -235,6 +235,20 @@ class LabelSpace(ABC):
         """
         return 0.0
 
+    # What a fit may choose first, on rows that were held out.
+
+    def simpler(self) -> "LabelSpace | None":
+        """The space whose fits give the held-out scores that `tuned` asks for; None if there is nothing to choose."""
+        return None
+
+    def tuned(self, Y, weights, folds) -> "LabelSpace":
+        """The space with what a fit has to choose beforehand, such as the strength of a ridge; by default as it is.
+
+        folds is a list of triples: a mask (n_samples,) of the rows that were held out, and of the fit of `simpler` to
+        the other rows the scores (n_samples, n_labels) of all rows and the space with its biases.
+        """
+        return self
+
     # What a distribution asks.
 
     def distribution(self, scores) -> "LabelSetDistribution":

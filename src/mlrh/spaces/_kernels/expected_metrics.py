@@ -207,6 +207,14 @@ def best_candidate_by_sets(probs, listed, metric, limits):
     return best.sets
 
 
+def best_of_candidates(values, candidates):
+    """The candidate (n_candidates, n_rows, n_labels) with the highest of values (n_candidates, n_rows) for each row."""
+    best = Best(*candidates.shape[1:])
+    for value, sets in zip(values, candidates, strict=True):
+        best.offer(value, sets)
+    return best.sets
+
+
 class Best:
     """The best answer offered so far for each row; ties go to the one offered first."""
 
