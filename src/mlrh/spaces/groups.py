@@ -103,11 +103,14 @@ class GroupSpace(NamesLabels):
         return GroupSpace(self.groups, n_labels, bias=self.bias)
 
     def to_dict(self):
-        # A number for every label: so a file can't ask for more labels than it holds numbers.
-        names = [name for labels, _, _ in self.groups for name in labels] if self._are_named else None
-        group_of = np.full(len(names) if names else self.n_labels, FREE)
-        for number, (labels, _, _) in enumerate(self.groups):
-            group_of[[names.index(name) for name in labels] if names else labels] = number
+        # A number for every label, so that a file can't ask for more labels than it holds numbers.
+        listed = [label for labels, _, _ in self.groups for label in labels]
+        groups = np.repeat(range(len(self.groups)), [len(labels) for labels, _, _ in self.groups])
+        if self._are_named:
+            names, group_of = listed, groups
+        else:
+            names, group_of = None, np.full(self.n_labels, FREE)
+            group_of[listed] = groups
         limits = np.array([limits for _, *limits in self.groups])
         is_open = self._given_n_labels is None
         return {"group_of": group_of, "limits": limits, "names": names, "is_open": is_open, "bias": self.bias}
