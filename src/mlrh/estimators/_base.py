@@ -34,7 +34,7 @@ MAX_SHARE = 8.0  # largest factor of an earlier fit in an extrapolated start; fo
 TOL_OF_STARTS = 1e-5  # of the fit that gives the start where labels are unknown: the main fit moves on from there
 MAX_ITER_OF_STARTS = 200  # for the same reason it need not converge
 
-MAX_TUNING_ROWS = 5000  # that `_tuned` looks at: more change the choice little, and would cost as much as the fit
+MAX_TUNING_ROWS = 5000  # that `_tuned` looks at: bounds the cost of the choice on large data; not tuned
 N_TUNING_FOLDS = 3
 TOL_OF_TUNING, MAX_ITER_OF_TUNING = 1e-3, 40  # of fits whose scores only serve a choice: they need not converge
 

@@ -319,7 +319,8 @@ class Objective:
         """Typical curvatures of the biases, (n_biases,): between their own, at their frequencies, and a label's.
 
         Own curvatures alone are far too small for what is rare, as its probability rises with the bias; a label's alone
-        are far too large. Their geometric mean takes half as many iterations on yeast, and no more elsewhere.
+        are far too large. Iterations with their geometric mean, beside a label's curvatures alone: half as many on
+        yeast, a quarter fewer to a fifth more on emotions and scene, up to 30% more on medical (`size_bias`).
         """
         frequency = (self.rows.bias_counts[: self.n_biases] + 0.5) / (self.design.total_weight + 1.0)
         own = self.design.total_weight * frequency * (1.0 - frequency)
