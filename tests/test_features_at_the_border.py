@@ -84,7 +84,7 @@ def test_float32_features_are_fitted_up_to_the_bound_and_refused_beyond(convert)
     free = MLRHClassifier(C=np.inf, tol=1e-9).fit(X, Y)
     np.testing.assert_allclose(large.predict_proba((X * 1e14).astype(np.float32)), free.predict_proba(X), atol=1e-3)
     assert np.abs(few.predict_proba(X) - free.predict_proba(X)).max() > 2e-3
-    with pytest.raises(ValueError, match=r"Features in float32 must be at most 1e\+15 in magnitude; got .*e\+37"):
+    with pytest.raises(ValueError, match=r"Features in float32 must be at most 1e\+30 in magnitude; got .*e\+37"):
         MLRHClassifier().fit(convert((X * 1e37).astype(np.float32)), Y)
 
 
@@ -106,3 +106,8 @@ def test_weights_at_the_bounds_and_C_at_the_other_end_are_a_fit_without_weights(
     np.testing.assert_allclose(weighted.coef_, expected.coef_, rtol=0, atol=tolerance)
     with pytest.raises(ValueError, match=f"With X in {np.dtype(dtype)}, a sample_weight must be 0 or lie from"):
         MLRHClassifier().fit(X.astype(dtype), Y, sample_weight=np.full(60, weight * (1.1 if weight > 1 else 0.9)))
+
+
+def test_weights_that_take_sums_of_float32_features_out_of_range_get_a_sentence():
+    with pytest.raises(ValueError, match=r"at most 1e\+37; got \S+e\+25 and 6e\+1\d"):
+        MLRHClassifier().fit((X * 1e25).astype(np.float32), Y, np.full(len(X), 1e15))

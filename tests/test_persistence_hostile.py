@@ -417,7 +417,7 @@ def test_another_process_with_another_seed_of_hashes_writes_the_same_bytes(path)
     assert path.read_bytes() == first
 
 
-KEPT = {1: "0.1", 2: "0.2"}  # folders of the files of each format
+KEPT = {1: "0.1", 2: "0.2", 3: "0.2-spaces"}  # folders of the files of each format
 
 
 def test_files_of_every_format_that_is_read_are_kept():
@@ -429,9 +429,10 @@ def test_files_of_every_format_that_is_read_are_kept():
         assert headers and all(header["format"] == format for header in headers)
 
 
+@pytest.mark.parametrize("format", [2, 3])
 @pytest.mark.filterwarnings("ignore:.*was saved with:UserWarning")
-def test_the_kept_file_of_format_2_predicts_as_then(path):
-    folder = Path(__file__).parent / "model_files" / KEPT[2]
+def test_the_kept_file_of_a_format_predicts_as_then(format, path):
+    folder = Path(__file__).parent / "model_files" / KEPT[format]
     path.write_bytes(gzip.decompress((folder / "models.mlrh.gz").read_bytes()))
     expected = json.loads((folder / "expected.json").read_text())
     models = load(path)

@@ -146,6 +146,11 @@ class Table:
     together: tuple[Callable[[dict, Sizes], None], ...] = ()
 
 
+LATER = {
+    "set_bias_strength": "auto"
+}  # parameters that files of format 1 and 2 don't have yet, with what they mean there
+
+
 def check(name: str, cls: type, state: Any) -> None:
     """Raise a Refused unless the attributes are those of a class whose objects were made by it, fitted or not."""
     if type(state) is not dict or any(type(key) is not str for key in state):
@@ -162,6 +167,8 @@ def check(name: str, cls: type, state: Any) -> None:
     parameters = [] if is_dataclass(cls) else list(signature(cls).parameters)
     # Another version may have other parameters; load warns of it.
     is_of_here = is_ours or state.get("_sklearn_version") == sklearn.__version__
+    if is_ours:
+        state.update({key: value for key, value in LATER.items() if key in parameters and key not in state})
     missing = [key for key in parameters if key not in state]
     if is_of_here and missing:
         raise Refused(f"holds a {cls.__name__} without its parameter {missing[0]!r}")

@@ -36,8 +36,8 @@ from mlrh.spaces import LabelSpace
 
 __all__ = ["ModelFileError", "load", "save"]
 
-FORMAT = 2
-FORMATS = (1, FORMAT)  # that are read
+FORMAT = 3
+FORMATS = (1, 2, FORMAT)  # that are read
 HEADER = "mlrh.json"
 
 # The classes of ours that a file may hold: the name in files, which never changes, and where the class is now. A rule

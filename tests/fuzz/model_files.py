@@ -34,6 +34,7 @@ from mlrh.baselines import LabelPowerset, MLkNN, OrConstant
 from mlrh.data import MultilabelData
 from mlrh.estimators.thresholds import TunedThresholds
 from mlrh.persistence import ModelFileError, load, save
+from mlrh.spaces import GroupSpace, HierarchySpace
 
 from ._limits import Worker
 
@@ -123,6 +124,9 @@ MODELS = {
     "one vs rest": (OneVsRestClassifier(MLRHClassifier(**FAST)), X, Y),
     "texts": (make_pipeline(TfidfVectorizer(), MLRHClassifier(**FAST)), TEXTS, SETS),
     "columns": (make_pipeline(COLUMNS, MLRHClassifier(**FAST)), TABLE, Y),
+    "open": (MLRHClassifier(label_space="open", set_bias_strength=1.0, **FAST), X, Y),
+    "groups": (MLRHClassifier(label_space=GroupSpace([([0, 1], 1, 2)], Y.shape[1]), **FAST), X, Y),
+    "hierarchy": (MLRHClassifier(label_space=HierarchySpace([-1, -1, 1]), **FAST), X, Y),
 }
 ROWS = {**{name: features for name, (_, features, _) in MODELS.items()}, "table": DATA}
 

@@ -220,7 +220,7 @@ def _serve(connection, folder):
     os.dup2(os.open(printed, os.O_CREAT | os.O_WRONLY), 2)
     distribution = CardinalitySpace(len(NAMES), 1, 2).distribution(np.random.default_rng(0).normal(size=(N_ROWS, 4)))
     store = Store(path, NAMES, [letter * 10 for letter in "abcdef"])
-    session = Session(distribution, NAMES, sizes=(1, 2), keep=store.keep)
+    session = Session(distribution, NAMES, keep=store.keep)
     for change in (lambda: session.decide(1, "sad", 1), session.undo):  # compiles what answers need
         change()
     server = TaggingServer(session)

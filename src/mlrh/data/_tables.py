@@ -36,6 +36,7 @@ from mlrh.data.containers import DataError, MultilabelData, Schema, listed
 DELIMITERS = ",;\t|"
 SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?[ \t]*(?=[\r\n])', re.IGNORECASE)  # Excel's own first line
 CELL = 100  # bytes that a cell takes while it is read: a string and its place in two lists, a float in two arrays
+LONGEST_CELL = 131072  # characters: what Python's csv module reads unless a program raises its limit
 ARROW_CELL = 48  # bytes that a cell of a Parquet file takes: as Arrow has it, at most 16, as a float, and in X
 ARROW_PAGE = 4096  # bytes for a page itself, so that pages without values come to an end too
 SAMPLED = 20  # records that decide about the delimiter
@@ -151,8 +152,8 @@ def _check_holdable(data, names, where):
         raise DataError(f"{where}: a CSV file can't hold an empty nominal value; rename it or use ARFF or Parquet.")
     if any("\0" in text for text in (*names, *values)):
         raise DataError(f"{where}: a CSV file can't hold a name or value with a NUL character; rename it.")
-    if max(map(len, (*names, *values))) > csv.field_size_limit():
-        most = csv.field_size_limit()
+    if max(map(len, (*names, *values))) > LONGEST_CELL:
+        most = LONGEST_CELL
         raise DataError(f"{where}: a cell of a CSV file has at most {most} characters; shorten the names and values.")
     if all(map(_is_number, names)) and not all(name.strip().isdigit() for name in names):
         raise DataError(f"{where}: one column of a CSV file at least must have a name that is no number; rename one.")

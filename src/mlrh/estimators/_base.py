@@ -19,7 +19,7 @@ from mlrh import _sklearn, decisions, spaces
 from mlrh._indicators import UNKNOWN
 from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
-from mlrh.estimators import _targets, _whole_fit
+from mlrh.estimators import _features, _targets, _whole_fit
 from mlrh.fitting import solvers
 from mlrh.fitting.objective import Objective
 from mlrh.spaces.independent import IndependentLabels
@@ -148,6 +148,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
         _targets.check_same_length(X, Y)
         weights = _sklearn.check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         check_strength(self.C, weights, X.dtype)
+        _features.check_float32_sums(X, weights)
         support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
         if len(support) < len(weights):
             _targets.check_any(support)

@@ -4,8 +4,9 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import validate_data
 
-# Of float32 features in a fit: with weights of 1e15, sums over 1e8 rows stay below 3.4e38, where float32 ends.
-LARGEST_FLOAT32 = 1e15
+# Of float32 features in a fit: sums over 1e8 rows stay below 3.4e38, where float32 ends.
+LARGEST_FLOAT32 = 1e30
+LARGEST_FLOAT32_SUM = 1e37  # the same where rows have weights
 
 
 def validated(estimator, X, *, reset):
@@ -57,11 +58,23 @@ def _outside(indices, n):
     return None if is_inside else f"indices must lie in 0..{n - 1}"
 
 
-def _check_float32(X):
-    values = X.data if sparse.issparse(X) else X
-    largest = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
-    if largest > LARGEST_FLOAT32:
+def check_float32_sums(X, weights):
+    """Raise a ValueError where sums of weights times features in float32 could leave its range."""
+    if X.dtype == np.float32 and _largest(X) * weights.sum() > LARGEST_FLOAT32_SUM:
         raise ValueError(
-            f"Features in float32 must be at most {LARGEST_FLOAT32:g} in magnitude; got {largest:g}. Scale them, for "
-            "example with StandardScaler, or convert X to float64."
+            f"In float32, the largest feature times the sum of sample_weight must be at most {LARGEST_FLOAT32_SUM:g}; "
+            f"got {_largest(X):g} and {weights.sum():g}. Scale them, or convert X to float64."
         )
+
+
+def _check_float32(X):
+    if _largest(X) > LARGEST_FLOAT32:
+        raise ValueError(
+            f"Features in float32 must be at most {LARGEST_FLOAT32:g} in magnitude; got {_largest(X):g}. Scale them, "
+            "for example with StandardScaler, or convert X to float64."
+        )
+
+
+def _largest(X):
+    values = X.data if sparse.issparse(X) else X
+    return max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))

@@ -277,6 +277,7 @@ class MLRHClassifier(MLRHBase):
             sample_weight, Y, dtype=np.float64, ensure_non_negative=True, allow_all_zero_weights=True
         )
         check_strength(self.C, weights, X.dtype)
+        _features.check_float32_sums(X, weights)
         support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
         before = _KeptRows(X[:0], Y[:0], weights[:0], support[:0]) if is_first else self._kept
         kept = before.plus(X[support], Y[support], weights[support], support)

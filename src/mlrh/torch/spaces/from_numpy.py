@@ -3,6 +3,8 @@
 Nothing is imported from there: a space is known by the name of its class, or used by its methods.
 """
 
+from typing import Any
+
 import torch
 from torch.autograd.function import once_differentiable
 
@@ -48,8 +50,13 @@ class NumPySpace(LabelSpace):
     Derivatives are its marginals and its curvature: exact to about 1e-9 where the space leaves curvature to its base.
     """
 
+    _outside: Any
+
     def __init__(self, space):
         super().__init__()
+        if "_outside" not in vars(NumPySpace):
+            # Outside of compiled graphs. As a decorator, it would load torch's compiler together with this module.
+            NumPySpace._outside = torch.compiler.disable(NumPySpace._called)
         self.space, self.n_labels = space, space.n_labels
         self.bias: torch.Tensor | None
         register_bias(self, "bias", _kept(space, space.bias) if space.n_biases else None, space.n_biases)
@@ -57,14 +64,12 @@ class NumPySpace(LabelSpace):
     def __repr__(self):
         return f"NumPySpace({self.space!r})"
 
-    @torch.compiler.disable
     def log_partition(self, scores, known=None):
-        return self._called(_LogPartition, scores, known).to(working_dtype(scores))
+        return self._outside(_LogPartition, scores, known).to(working_dtype(scores))
 
-    @torch.compiler.disable
     def marginals(self, scores, known=None):
         ones = scores.new_ones(len(scores), dtype=torch.float64)
-        return self._called(_Gradient, scores, known, ones)[0].to(scores.dtype)
+        return self._outside(_Gradient, scores, known, ones)[0].to(scores.dtype)
 
     def bias_of(self, Y):
         # Given a whole set, the partition has a single term; at scores of 0 its logarithm is the bias of the set.

@@ -46,7 +46,7 @@ class HierarchySpace(LabelSpace):
 
     def __init__(self, parents, min_leaves=None, max_leaves=None):
         super().__init__()
-        parents = torch.as_tensor(parents, dtype=torch.int64)
+        parents = torch.tensor(parents, dtype=torch.int64)  # a copy: NumPy's array may not be writable
         depths = _depths(parents)
         self.n_labels = len(parents)
         is_leaf = torch.ones(self.n_labels, dtype=torch.bool).index_fill(0, parents[parents >= 0], False)
