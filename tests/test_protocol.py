@@ -1,6 +1,7 @@
 """A record holds what can be computed anew from the same fold."""
 
 import json
+import time
 from dataclasses import replace
 from itertools import product
 
@@ -23,6 +24,7 @@ from mlrh.experiments import _protocol as plans
 from mlrh.experiments._protocol import run_task
 from mlrh.experiments._records import KEY, key_of
 from mlrh.experiments._reproduce import digit_scenes, multiclass_datasets
+from mlrh.metrics import evaluate
 
 
 def scaled_fold(dataset, n_folds, seed, fold):
@@ -174,3 +176,45 @@ def test_the_papers_tuning_takes_the_setting_with_the_best_mean_of_br_svm_over_t
 def test_iris_and_wine_have_the_classes_as_single_labels():
     for dataset in multiclass_datasets():
         assert (dataset.data.Y.sum(axis=1) == 1).all() and dataset.data.Y.shape[1] == 3
+
+
+def test_a_published_split_is_used_as_it_is():
+    dataset = replace(small_dataset(), n_train_only=40, one_split=True)
+    train, test = dataset.split(5, 3, 0)
+    assert (train.tolist(), test.tolist()) == (list(range(40)), list(range(40, 60)))
+    assert dataset.n_folds == 1 and dataset.digest() != small_dataset().digest()
+
+
+def test_a_method_of_the_suite_is_tuned_and_decides_for_each_measure():
+    dataset, profile = small_dataset(), TINY
+    tasks = plans.public_tasks(dataset, profile, ["MLRH (linear, observed)"])
+    assert [(task.seed, task.fold) for task in tasks] == [(0, fold) for fold in range(5)]
+    record = run_task(tasks[0], dataset, profile)[0]
+    assert record["settings"].keys() == methods.MEASURES.keys()
+    rows = plans._rows(tasks[0], dataset, profile, plans.N_FOLDS)
+    for measure, decision in (("exact_match", "exact_match"), ("hamming_loss", "hamming"), ("f1_example", "f1")):
+        model = MLRHClassifier(label_space="observed", decision=decision, **record["settings"][measure]).fit(
+            rows.X, rows.Y
+        )
+        own = evaluate(rows.Y_test, model.predict(rows.X_test), None)[measure]
+        assert record["metrics"][measure] == pytest.approx(own)
+    model = MLRHClassifier(label_space="observed", **record["settings"]["set_log_loss"]).fit(rows.X, rows.Y)
+    log_probs = np.maximum(model.distribution(rows.X_test).log_prob(rows.Y_test), np.log(1e-6))
+    assert record["metrics"]["set_log_loss"] == pytest.approx(-log_probs.mean())
+
+
+def test_what_takes_too_long_is_on_record_as_out_of_time(monkeypatch):
+    def sleep(rows, grid):
+        time.sleep(60)
+
+    monkeypatch.setitem(methods.JUDGED, "slow", methods.Judged("linear", sleep))
+    monkeypatch.setattr("mlrh.experiments._protocol.MAX_SECONDS", 0.1)
+    dataset, profile = small_dataset(), TINY
+    record = run_task(plans.public_tasks(dataset, profile, ["slow"])[0], dataset, profile)[0]
+    assert record["metrics"] == {} and record["out_of_time"] == 0.1
+
+
+def test_a_method_is_not_run_on_more_rows_than_it_can_take(monkeypatch):
+    monkeypatch.setitem(methods.JUDGED, "small", methods.Judged("linear", None, max_rows=47))
+    profile = TINY
+    assert plans.public_tasks(small_dataset(), profile, ["small"]) == []  # 48 training rows

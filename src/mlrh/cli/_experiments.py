@@ -58,17 +58,27 @@ def reproduce(
 
 def compare(
     file: Annotated[
-        str, typer.Argument(help="Data file (ARFF, LIBSVM, CSV, Parquet; also .gz) or a name of `mlrh datasets`.")
-    ],
+        str | None,
+        typer.Argument(help="Data file (ARFF, LIBSVM, CSV, Parquet; also .gz) or a name of `mlrh datasets`."),
+    ] = None,
+    suite: Annotated[
+        str | None, typer.Option("--suite", help="Instead of a file: public, the comparison on ten public sets.")
+    ] = None,
+    data: Annotated[
+        list[str] | None, typer.Option("--data", help="With --suite: only this set; may be repeated. Default: all.")
+    ] = None,
     labels: LabelsOption = None,
     ignore: IgnoreOption = None,
     format: FormatOption = None,
     method: Annotated[
-        list[str] | None, typer.Option("--method", help=f"One of {METHODS}; may be repeated. Default: all.")
+        list[str] | None,
+        typer.Option(
+            "--method", help=f"One of {METHODS}; with --suite, a method of its page. Repeatable. Default: all."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder for records and report; default: the file's stem + -comparison."),
+        typer.Option("--output", "-o", help="Folder for records and report; default: the stem or suite + -comparison."),
     ] = None,
     full: Full = False,
     data_dir: DataDir = None,
@@ -77,21 +87,50 @@ def compare(
     """Compare MLRH with other methods on your own file, by nested cross validation.
 
     Every method sees the same 5 outer folds and chooses its hyperparameters by cross validation on the training part.
-    A run that was stopped goes on where it was.
+    A run that was stopped goes on where it was. With --suite, the methods are compared on public sets.
 
     Example: `mlrh compare songs.csv --labels happy,sad,calm --method mlrh-linear --method br-lr`
     """
     from mlrh.experiments._protocol import PROFILES, Dataset
     from mlrh.experiments._reproduce import compare as run
 
+    if (file is None) == (suite is None):
+        raise ValueError("Name a data file, or --suite public for the comparison on public sets.")
+    if suite is not None:
+        _compare_suite(suite, data, method, output, data_dir, jobs)
+        return
     families = _families(method)
-    name, data = _named_data(file, labels, format, data_dir)
-    dataset = Dataset(name, data.without(ignore or ()))
+    name, table = _named_data(file, labels, format, data_dir)
+    dataset = Dataset(name, table.without(ignore or ()))
     _check_size(dataset)
     output = output or Path(f"{dataset.name}-comparison")
     with progress_on(Console(stderr=True), output) as report:
         page = run(dataset, families, PROFILES["full" if full else "quick"], output, n_jobs=jobs, report=report)
     _publish(page, output)
+
+
+def _compare_suite(suite, names, methods, output, data_dir, jobs):
+    from mlrh.experiments._methods import JUDGED
+    from mlrh.experiments._protocol import SUITES
+    from mlrh.experiments._reproduce import compare_suite, public_dataset
+
+    profiles = _among(SUITES, suite, "suite")
+    for name in names or ():
+        _among(profiles, name, "data set of the suite")
+    for method in methods or ():
+        _among(JUDGED, method, "method of the suite")
+    found = [public_dataset(name, data_dir) for name in dict.fromkeys(names or profiles)]
+    methods = tuple(dict.fromkeys(methods or JUDGED))
+    output = output or Path(f"{suite}-comparison")
+    with progress_on(Console(stderr=True), output) as report:
+        page = compare_suite(found, profiles, methods, output, n_jobs=jobs, report=report)
+    _publish(page, output)
+
+
+def _among(known, name, what):
+    if name not in known:
+        raise ValueError(f"Unknown {what} {name!r}; there are {', '.join(known)}.")
+    return known[name]
 
 
 def datasets(data_dir: DataDir = None) -> None:

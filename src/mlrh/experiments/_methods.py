@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from inspect import signature
 from typing import Any
@@ -28,8 +29,9 @@ from mlrh import decisions
 from mlrh.automatic import DecisionScorer
 from mlrh.baselines import LabelPowerset, MLkNN, OrConstant, chain_set_log_proba, independent_set_log_proba
 from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
-from mlrh.estimators.cv import SEARCH_TOL, best_index, validation_scores
+from mlrh.estimators.cv import SEARCH_TOL, best_index, log_prob, validation_scores
 from mlrh.estimators.kernel import gamma_scale
+from mlrh.metrics import evaluate
 
 CHAINED = next(iter(signature(ClassifierChain).parameters))  # "estimator" from scikit-learn 1.7 on
 
@@ -226,6 +228,78 @@ FAMILIES = {
         cost=2,
     ),
     "ml-knn": _searched("ML-kNN", "neighbours", MLkNN(), "n_neighbors", _of_independent_labels, cost=0.5),
+}
+
+
+# The comparison on public sets: every method is tuned, and decides, for the measure it is judged by.
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A method of the comparison on public sets.
+
+    grid : its part of the grids of a profile
+    results : (rows, grid) -> the part of a record with "metrics", "settings" by measure, and the seconds of a fit
+    max_rows : training rows up to which it is run; None: any number
+    """
+
+    grid: str
+    results: Callable[..., dict]
+    max_rows: int | None = None
+
+
+MEASURES = {  # the decision and the scorer that fit each measure
+    "exact_match": ("exact_match", DecisionScorer("exact_match", "exact_match")),
+    "hamming_loss": ("hamming", DecisionScorer("hamming", "hamming")),
+    "f1_example": ("f1", DecisionScorer("f1", "f1")),
+    "set_log_loss": ("exact_match", log_prob),
+}
+MAX_KERNEL_ROWS = 5000  # time grows with their cube
+
+
+def _judged(estimator, rows, grid):
+    """The results of an MLRH classifier: one search serves all measures, each measure has a setting of its own."""
+    gammas = grid.get("gamma")
+    scores = validation_scores(
+        clone(estimator).set_params(tol=SEARCH_TOL),
+        rows.X,
+        rows.Y,
+        Cs=grid["C"],
+        settings=[{"gamma": gamma * rows.gamma_unit} for gamma in gammas] if gammas else ({},),
+        splits=rows.inner,
+        scorers=[scorer for _, scorer in MEASURES.values()],
+    )
+    fitted: dict[tuple, tuple] = {}
+    metrics, settings, seconds = {}, {}, []
+    for (measure, (decision, _)), own in zip(MEASURES.items(), scores, strict=True):
+        gamma, C = best_index(own)
+        setting = {"C": grid["C"][C]} | ({"gamma": gammas[gamma]} if gammas else {})
+        key = tuple(setting.values())
+        if key not in fitted:
+            model, took = _timed(clone(estimator).set_params(**_absolute(setting, rows)).fit, rows.X, rows.Y)
+            fitted[key] = model.distribution(rows.X_test), took
+        distribution, took = fitted[key]
+        found = evaluate(rows.Y_test, decisions.BY_NAME[decision](distribution), distribution.log_prob(rows.Y_test))
+        metrics[measure], settings[measure] = found[measure], setting
+        seconds.append(took)
+    metrics["impossible_share"] = found["impossible_share"]
+    return {"metrics": metrics, "settings": settings, "fit_seconds": seconds[0]}
+
+
+def _of_spaces(grid, estimator, max_rows=None):
+    """A method per label space, by name."""
+    words = {"linear": "linear", "rbf": "RBF"}[grid]
+    return {
+        f"MLRH ({words}, {space})": Judged(
+            grid, partial(_judged, clone(estimator).set_params(label_space=space)), max_rows
+        )
+        for space in ("cardinality", "observed", "open")
+    }
+
+
+JUDGED = {
+    **_of_spaces("linear", MLRHClassifier(n_jobs=1)),
+    **_of_spaces("rbf", KernelMLRHClassifier(n_jobs=1), MAX_KERNEL_ROWS),
 }
 
 

@@ -5,9 +5,12 @@ A task is one family of methods on one outer fold; preprocessing is fitted to it
 
 import hashlib
 import json
+import signal
+import threading
 import time
 import warnings
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -22,12 +25,13 @@ from mlrh.automatic import make_preprocessor
 from mlrh.data import MultilabelData
 from mlrh.estimators import MLRHClassifier
 from mlrh.estimators.cv import best_index
-from mlrh.experiments._methods import FAMILIES, MAX_ITER, PROGRAMS, Rows, measure_program, svm_scores
+from mlrh.experiments._methods import FAMILIES, JUDGED, MAX_ITER, PROGRAMS, Rows, measure_program, svm_scores
 from mlrh.experiments._records import key_of
 from mlrh.metrics import evaluate, size_counts
 
 N_FOLDS, N_MULTICLASS_FOLDS = 5, 4
 NESTED, SEARCH, PAPER, MULTICLASS, DESCENT = "nested", "paper search", "paper", "multiclass", "descent"
+PUBLIC = "public"
 MAX_DESCENT = 500  # iterations
 DESCENDING = ("mm", "lbfgs", "newton-cg")  # the solvers whose descent is shown
 PAPER_FAMILIES = ("mlrh-rbf", "br-svm", "lp-lr")
@@ -58,23 +62,52 @@ FULL_GRIDS: dict[str, dict[str, Any]] = {
     "forest": {"n_estimators": 200, "min_samples_leaf": (1, 3)},
     "neighbours": {"n_neighbors": (5, 10, 15, 20, 30)},
 }
+# At most six settings each, for the comparison on public sets.
+PUBLIC_GRIDS: dict[str, dict[str, Any]] = {
+    "linear": {"C": (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)},
+    "rbf": {"C": (1.0, 10.0, 100.0), "gamma": (0.3, 1.0)},
+}
 PROFILES = {
     "quick": Profile("quick", (0,), 3, 10, QUICK_GRIDS),
     "full": Profile("full", (0, 1, 2, 3, 4), 5, 50, FULL_GRIDS),
 }
 
 
+# Five seeds for the sets that everybody compares on, two for other small ones. The larger sets have one split, the
+# published one, and three inner folds.
+SUITES = {
+    "public": {
+        **{name: Profile("public", (0, 1, 2, 3, 4), 5, 0, PUBLIC_GRIDS) for name in ("emotions", "scene", "yeast")},
+        **{name: Profile("public", (0, 1), 5, 0, PUBLIC_GRIDS) for name in ("birds", "medical", "flags", "cal500")},
+        **{name: Profile("public", (0,), 3, 0, PUBLIC_GRIDS) for name in ("corel5k", "bibtex", "tmc2007-500")},
+    }
+}
+PUBLISHED_SPLITS = ("corel5k", "bibtex", "tmc2007-500")
+MAX_SECONDS = 900  # of a task of the comparison on public sets; what takes longer is out of time
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set under a name. With `n_train_only`, folds train on rows before it and test on the others."""
+    """A data set under a name.
+
+    With `n_train_only`, folds train on rows before it and test on the others; with `one_split`, on all of them.
+    """
 
     name: str
     data: MultilabelData
     n_train_only: int | None = None
+    one_split: bool = False
+
+    @property
+    def n_folds(self):
+        """Number of outer folds of a seed."""
+        return 1 if self.one_split else N_FOLDS
 
     def split(self, n_folds, seed, fold):
         """Indices of the training and the test rows of an outer fold."""
         n_rows, first = self.data.X.shape[0], self.n_train_only
+        if self.one_split and first is not None:
+            return np.arange(first), np.arange(first, n_rows)
         if first is None:
             return _nth_fold(n_rows, n_folds, seed, fold)
         train, _ = _nth_fold(first, n_folds, seed, fold)
@@ -88,7 +121,8 @@ class Dataset:
         for part in (*((X.data, X.indices, X.indptr) if sparse.issparse(X) else (X,)), Y):
             content.update(f"{part.shape} {part.dtype}".encode())
             content.update(np.ascontiguousarray(part).tobytes())
-        for name, value in (("nominal", self.data.nominal), ("n_train_only", self.n_train_only)):
+        ways = {"nominal": self.data.nominal, "n_train_only": self.n_train_only, "one_split": self.one_split}
+        for name, value in ways.items():
             if value:
                 content.update(f"{name} {value}".encode())
         return content.hexdigest()[:16]
@@ -109,7 +143,7 @@ class Task:
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods it makes a record of."""
-        if self.protocol in (SEARCH, MULTICLASS, DESCENT):
+        if self.protocol in (SEARCH, MULTICLASS, DESCENT, PUBLIC):
             return (self.family,)
         return FAMILIES[self.family].names
 
@@ -129,6 +163,19 @@ def nested_tasks(dataset, profile, families=tuple(FAMILIES)) -> list[Task]:
         for fold in range(N_FOLDS)
         for family in families
     ]
+
+
+def public_tasks(dataset, profile, methods=tuple(JUDGED)) -> list[Task]:
+    """The methods of the comparison on public sets that can take as many rows, on all outer folds."""
+    digest, tasks = dataset.digest(), []
+    n_train = len(dataset.split(N_FOLDS, 0, 0)[0])
+    for method in methods:
+        judged = JUDGED[method]
+        if judged.max_rows is None or n_train <= judged.max_rows:
+            plan = _plan(digest, PUBLIC, method, [profile.inner_folds, profile.grids[judged.grid]])
+            folds = range(dataset.n_folds)
+            tasks += [Task(plan, dataset.name, PUBLIC, method, s, fold) for s in profile.seeds for fold in folds]
+    return tasks
 
 
 def paper_search_tasks(dataset, profile) -> list[Task]:
@@ -270,7 +317,47 @@ def _descent_results(task, dataset, profile):
     return [{"method": task.family, "history": [float(f"{value:.10g}") for value in model.history_]}]
 
 
-_RESULTS = {SEARCH: _search_results, MULTICLASS: _multiclass_results, DESCENT: _descent_results}
+def _public_results(task, dataset, profile):
+    """All measures of a method, or none where it is out of time."""
+    judged = JUDGED[task.family]
+    with _at_most(MAX_SECONDS):
+        rows = _rows(task, dataset, profile, N_FOLDS)
+        found = judged.results(rows, profile.grids[judged.grid])
+        metrics = {name: round(float(value), 9) for name, value in found["metrics"].items()}
+        others = {"settings": found["settings"], "fit_seconds": round(found["fit_seconds"], 4)}
+        return [
+            {"method": task.family, "n_train": len(rows.Y), "n_test": len(rows.Y_test), "metrics": metrics, **others}
+        ]
+    return [{"method": task.family, "metrics": {}, "out_of_time": MAX_SECONDS}]
+
+
+@contextmanager
+def _at_most(seconds):
+    """The block, ended after so many seconds; on systems without alarms it runs to its end."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except TimeoutError:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+_RESULTS = {
+    SEARCH: _search_results,
+    MULTICLASS: _multiclass_results,
+    DESCENT: _descent_results,
+    PUBLIC: _public_results,
+}
 
 
 def _rows(task, dataset, profile, n_folds):

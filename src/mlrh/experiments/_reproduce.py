@@ -159,6 +159,42 @@ def compare(dataset, families, profile, folder, *, n_jobs=None, report=lambda st
     return Report(f"Comparison on {dataset.name}", summary, sections, pages.footer(command))
 
 
+def public_dataset(name, data_dir=None) -> Dataset:
+    """A set of the comparison on public sets, with its published split where that is used."""
+    if name not in plans.PUBLISHED_SPLITS:
+        return Dataset(name, load(name, data_dir=data_dir))
+    n_train = len(load(name, "train", data_dir=data_dir).Y)
+    # "all" is the training rows followed by the test rows.
+    return Dataset(name, load(name, data_dir=data_dir), n_train_only=n_train, one_split=True)
+
+
+def compare_suite(datasets, profiles, methods, folder, *, n_jobs=None, report=lambda stage, progress: None) -> Report:
+    """The report of several methods on several public sets.
+
+    Parameters
+    ----------
+    datasets : sequence of Dataset
+    profiles : {name of a data set: Profile}
+    methods : names of the methods
+    folder, n_jobs, report : as for `reproduce`
+    """
+    records, failures = [], []
+    with RecordFile(Path(folder) / "records.jsonl") as file:
+        for dataset in datasets:
+            work = _Run(file, {dataset.name: dataset}, profiles[dataset.name], n_jobs, report)
+            records += work.records_of(dataset.name, plans.public_tasks(dataset, profiles[dataset.name], methods))
+            failures += work.failures
+    if not records:
+        raise ValueError(f"No method could be run: {failures[0]}.")
+    summary = (
+        "Every method is tuned by cross validation on the training part, and decides, for the measure it is judged by: "
+        "each measure has a setting of its own.",
+        *pages.missing((), failures),
+    )
+    sections = tuple(pages.suite_sections(records, methods))
+    return Report("Methods on public sets", summary, sections, pages.footer("mlrh compare --suite public"))
+
+
 def run(
     tasks: Iterable[Task],
     datasets: dict[str, Dataset],
