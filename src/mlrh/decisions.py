@@ -18,7 +18,8 @@ def exact_match(distribution, *, min_labels=None, max_labels=None):
     """The sets most likely to be right as a whole (winner-take-all), always sets of the label space.
 
     Where no set of the label space is within the limits, no answer can be right. Then it is the likeliest labels, as
-    many as in the most probable set, or the nearest number within the limits.
+    many as in the most probable set, or the nearest number within the limits. A mixture of distributions ends its search
+    after 10,000 sets of each member, with the best so far (`Mixture.top_sets_and_gap` says where).
     """
     low, high = _limits(distribution, min_labels, max_labels)
     modes = distribution.mode()
@@ -52,7 +53,7 @@ def hamming(distribution, *, min_labels=None, max_labels=None):
 def f1(distribution, *, min_labels=None, max_labels=None):
     """The sets with the highest expected F1, 2 tp / (2 tp + fp + fn), 1 for an empty answer to an empty truth.
 
-    Exact in every label space of mlrh. The answer is empty only where an empty truth is likely.
+    Exact in every label space of mlrh, and in mixtures. The answer is empty only where an empty truth is likely.
     """
     return distribution.best("f1", _limits(distribution, min_labels, max_labels))
 
@@ -60,7 +61,7 @@ def f1(distribution, *, min_labels=None, max_labels=None):
 def jaccard(distribution, *, min_labels=None, max_labels=None):
     """The sets with the highest expected Jaccard index, tp / (tp + fp + fn), 1 for an empty answer to an empty truth.
 
-    Exact in a cardinality space; in an observed space the best of the candidates that `best` compares.
+    Exact in a cardinality space; in an observed space and in a mixture the best of the candidates that `best` compares.
     """
     return distribution.best("jaccard", _limits(distribution, min_labels, max_labels))
 
@@ -83,7 +84,8 @@ def best(distribution, metric, *, min_labels=None, max_labels=None):
 
     In a cardinality space the answer is exact, in O(n_labels * max_labels^2) per row. In an observed space it is the
     best among the observed sets and the sets of the m likeliest labels, m = 0, ..., n_labels; another set may be
-    better. (Exact match, Hamming and F1, asked for by name, are exact there too.)
+    better. In a mixture it is the best among the best answers of its members, its 10 most probable sets and the sets of
+    the m likeliest labels. (Exact match, Hamming and F1, asked for by name, are exact there too.)
 
     Examples
     --------

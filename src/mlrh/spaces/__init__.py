@@ -3,9 +3,20 @@
 from mlrh.spaces._kernels.expected_metrics import metric_function
 from mlrh.spaces.base import LabelSetDistribution, LabelSpace
 from mlrh.spaces.cardinality import CardinalitySpace, SizesOfTraining
+from mlrh.spaces.listed import listed_sets
+from mlrh.spaces.mixture import Mixture, geometric_mean
 from mlrh.spaces.observed import ObservedSpace, SetsOfTraining
 
-__all__ = ["CardinalitySpace", "LabelSetDistribution", "LabelSpace", "ObservedSpace", "metric_function"]
+__all__ = [
+    "CardinalitySpace",
+    "LabelSetDistribution",
+    "LabelSpace",
+    "Mixture",
+    "ObservedSpace",
+    "geometric_mean",
+    "listed_sets",
+    "metric_function",
+]
 
 NAMES = ("cardinality", "observed")  # what `label_space=` of an estimator takes besides an instance
 

@@ -103,6 +103,10 @@ class LabelSpace(ABC):
         other.known = known if self.known is None else merged(self.known, known)
         return other
 
+    def take(self, rows) -> "LabelSpace":
+        """The space for some of the rows that it was made for; itself where all rows are alike."""
+        return self if self.known is None else self._without_knowledge().given(self.known[rows])
+
     def fits(self, known):
         """Whether at least one set agrees with what is known of each row, (n_samples,)."""
         contradicts = np.zeros(len(known), bool) if self.known is None else contradict(self.known, known)
@@ -322,6 +326,10 @@ class LabelSpace(ABC):
             biases[i] = space.expectations(scores[i : i + 1], np.ones(1))[2] @ self.bias
         return np.maximum(log_partition - (marginals * scores).sum(axis=1) - biases, 0.0).astype(scores.dtype)
 
+    def listed(self, scores):
+        """The sets (n_sets, n_labels) and the log-probability of each for every row, (n_samples, n_sets)."""
+        return self._listed().listed(scores)
+
     def any_of(self, scores, groups):
         """P(at least one label of each row's group), (n_samples,)."""
         return self._listed().any_of(scores, groups)
@@ -412,9 +420,7 @@ class LabelSetDistribution:
 
     def take(self, rows) -> "LabelSetDistribution":
         """The distribution of some rows, given by numbers, a mask or a slice."""
-        known = self.space.known
-        space = self.space if known is None else self.space._without_knowledge().given(known[rows])
-        return LabelSetDistribution(space, self.scores[rows])
+        return LabelSetDistribution(self.space.take(rows), self.scores[rows])
 
     def fits(self, known) -> np.ndarray:
         """Whether what is known of each row leaves a possible set, known as for `condition` -> (n_samples,)."""
@@ -480,6 +486,13 @@ class LabelSetDistribution:
         """
         return self.space.top_sets(self.scores, _positive_count(n))
 
+    def listed(self) -> tuple[np.ndarray, np.ndarray]:
+        """All sets (n_sets, n_labels), and the log-probability of each for every row, (n_samples, n_sets).
+
+        A space that is not a list of sets lists them for at most 14 labels; more are a ValueError.
+        """
+        return self.space.listed(self.scores)
+
     def sample(self, n: int = 1, random_state=None) -> np.ndarray:
         """n independent sets per row, (n_samples, n, n_labels)."""
         return self.space.sample(self.scores, _positive_count(n), check_random_state(random_state))
@@ -529,13 +542,7 @@ class LabelSetDistribution:
         [[0.844, 1.0, 0.042]]
         """
         known = as_known(known, self.scores.shape)
-        fits = self.space.fits(known)
-        if not fits.all():
-            row = int(np.argmin(fits))
-            raise ValueError(
-                f"What is known must leave at least one possible set; row {row} ({_in_words(known[row])}) leaves none "
-                "in this label space. Correct the row or set it to NaN."
-            )
+        _check_fits(self.space.fits(known), known)
         return LabelSetDistribution(self.space.given(known), self.scores)
 
     def temper(self, temperature) -> "LabelSetDistribution":
@@ -621,6 +628,15 @@ def _group_mask(group, n_labels):
     mask = np.zeros(n_labels, bool)
     mask[indices] = True
     return mask
+
+
+def _check_fits(fits, known):
+    if not fits.all():
+        row = int(np.argmin(fits))
+        raise ValueError(
+            f"What is known must leave at least one possible set; row {row} ({_in_words(known[row])}) leaves none "
+            "in this label space. Correct the row or set it to NaN."
+        )
 
 
 def _in_words(known):

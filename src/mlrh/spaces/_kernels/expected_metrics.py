@@ -129,14 +129,19 @@ def best_f1_by_sets(probs, listed, limits):
     distinct = np.unique(sizes[sizes > 0])
     joint = np.array([probs[:, sizes == s] @ listed[sizes == s].astype(np.float64) for s in distinct])
     joint = joint.reshape(len(distinct), len(probs), listed.shape[1])
-    best = _Best(len(probs), listed.shape[1])
+    return best_f1_by_sizes(joint, distinct, probs[:, sizes == 0].sum(axis=1), limits)
+
+
+def best_f1_by_sizes(joint, sizes, empty, limits):
+    """The sets of `best_f1_by_sets`, from joint[j, :, k] = P(y_k = 1, |y| = sizes[j]) and P(|y| = 0), (n_rows,)."""
+    best = Best(*joint.shape[1:])
     for m in range(limits[0], limits[1] + 1):
         sets = np.zeros(best.sets.shape, np.int8)
         if m == 0:
             # An empty answer has F1 = 1 if the truth is empty, else 0.
-            best.offer(probs[:, sizes == 0].sum(axis=1), sets)
+            best.offer(empty, sets)
             continue
-        gains = np.tensordot(2.0 / (m + distinct), joint, axes=1)
+        gains = np.tensordot(2.0 / (m + sizes), joint, axes=1)
         chosen = np.argsort(-gains, axis=1, kind="stable")[:, :m]
         np.put_along_axis(sets, chosen, 1, axis=1)
         best.offer(np.take_along_axis(gains, chosen, axis=1).sum(axis=1), sets)
@@ -151,7 +156,7 @@ def best_candidate_by_sets(probs, listed, metric, limits):
     n_labels, sizes = listed.shape[1], np.count_nonzero(listed, axis=1)
     order = np.argsort(-(probs @ listed.astype(np.float64)), axis=1, kind="stable")
     likeliest, overlaps = np.zeros((len(probs), n_labels), np.int8), np.zeros(probs.shape, np.int64)
-    best = _Best(len(probs), n_labels)
+    best = Best(len(probs), n_labels)
     for m in range(limits[1] + 1):
         if m > 0:
             np.put_along_axis(likeliest, order[:, m - 1 : m], 1, axis=1)
@@ -171,7 +176,7 @@ def best_candidate_by_sets(probs, listed, metric, limits):
     return best.sets
 
 
-class _Best:
+class Best:
     """The best answer offered so far for each row; ties go to the one offered first."""
 
     def __init__(self, n_rows, n_labels):
