@@ -18,8 +18,8 @@ def exact_match(distribution, *, min_labels=None, max_labels=None):
     """The sets most likely to be right as a whole (winner-take-all), always sets of the label space.
 
     Where no set of the label space is within the limits, no answer can be right. Then it is the likeliest labels, as
-    many as in the most probable set, or the nearest number within the limits. A mixture of distributions ends its search
-    after 10,000 sets of each member, with the best so far (`Mixture.top_sets_and_gap` says where).
+    many as in the most probable set, or the nearest number within the limits. A mixture ends its search after 10,000
+    sets of each member, with the best so far (`Mixture.top_sets_and_gap` says where).
     """
     low, high = _limits(distribution, min_labels, max_labels)
     modes = distribution.mode()

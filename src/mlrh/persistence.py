@@ -48,6 +48,7 @@ OURS = {
     "Calibration": "mlrh.estimators.calibration._Calibration",
     "RiskCoverage": "mlrh.metrics.RiskCoverage",
     "TunedThresholds": "mlrh.estimators.thresholds.TunedThresholds",
+    "PooledSets": "mlrh.estimators.pool.PooledSets",
     "LabelPowerset": "mlrh.baselines.label_powerset.LabelPowerset",
     "MLkNN": "mlrh.baselines.ml_knn.MLkNN",
     "OrConstant": "mlrh.baselines.or_constant.OrConstant",

@@ -357,7 +357,7 @@ def geometric_mean(members, weights) -> LabelSetDistribution:
     >>> geometric_mean([space.distribution([[2.0, 0.0]]), space.distribution([[0.0, 1.0]])], [0.5, 0.5]).scores.tolist()
     [[1.0, 0.5]]
     """
-    spaces = [getattr(member, "space", None) for member in members]
+    spaces: list = [getattr(member, "space", None) for member in members]
     if spaces[0] is None or not all(spaces[0].has_sets_of(space) for space in spaces):
         raise ValueError(
             "A geometric pool needs members with scores in label spaces of the same sets; got "
@@ -367,6 +367,22 @@ def geometric_mean(members, weights) -> LabelSetDistribution:
     bias = sum(weight * space.bias for weight, space in zip(weights, spaces, strict=True))
     scores = sum(weight * member.scores for weight, member in zip(weights, members, strict=True))
     return spaces[0].rebiased(bias).distribution(scores)
+
+
+def geometric_likelihood(members, weights, Y, sample_weight):
+    """Log-likelihood of the sets Y under the geometric mean of members, and its slopes in the weights, (n_members,).
+
+    With s_c(y) the score of a set under member c, biases included, log P(y) is sum_c weights_c s_c(y) - log Z. Its
+    derivative in weights_c is s_c(y) - E[s_c], so that the log-likelihood is concave in the weights.
+    """
+    pooled = geometric_mean(members, weights)
+    _, marginals, of_biases = pooled.space.expectations(pooled.scores, sample_weight)
+    of_biases = pooled.space.bias_counts(Y, sample_weight) - of_biases
+    slopes = [
+        sample_weight @ ((Y - marginals) * member.scores).sum(axis=1) + of_biases @ member.space.bias
+        for member in members
+    ]
+    return float(sample_weight @ pooled.log_prob(Y)), np.array(slopes)
 
 
 def checked_weights(weights, n_rows, n_members):
