@@ -50,6 +50,7 @@ OURS = {
     "TunedThresholds": "mlrh.estimators.thresholds.TunedThresholds",
     "PooledSets": "mlrh.estimators.pool.PooledSets",
     "LabelPowerset": "mlrh.baselines.label_powerset.LabelPowerset",
+    "ProbabilisticChain": "mlrh.baselines.chains.ProbabilisticChain",
     "MLkNN": "mlrh.baselines.ml_knn.MLkNN",
     "OrConstant": "mlrh.baselines.or_constant.OrConstant",
     "CardinalitySpace": "mlrh.spaces.cardinality.CardinalitySpace",
