@@ -23,7 +23,9 @@ from mlrh.spaces.observed import distinct_sets
 
 FIRST_WALKED = 8  # sets of each member that a search looks at first: enough for nearly all rows where members are sure
 GROWTH = 4  # how many times as many it looks at next; repeating the shorter searches then costs a third at most
-MAX_WALKED = 10_000  # sets of each member after which a search ends, so that flat members take seconds a row, not hours
+# Sets of each member after which a search ends. For two members in cardinality spaces that is 0.2 s per row with 40
+# labels and 3 s with 400; flat members could otherwise take hours.
+MAX_WALKED = 10_000
 AT_ONCE = 2**14  # sets of all members that are compared at a time: a few megabytes
 ROUNDING = 1e-12  # log-probabilities this near are equal but for rounding
 N_TOP = 10  # most probable sets that are candidates for the best answer; members are seldom surer of more
