@@ -1,7 +1,7 @@
 """What each kind of diversity brings to a pool, on emotions: the table of docs/pools.md.
 
-Run it with `python docs/pools/diversity.py`, with the data set at hand; it takes about three minutes on two quiet cores.
-Five outer folds (shuffled, seed 0), standardised features; all settings are fixed, and weights are chosen inside the
+Run it with `python docs/pools/diversity.py`, with the data set at hand; it takes three minutes on two quiet cores. Five
+outer folds (shuffled, seed 0), standardised features; all settings are fixed, and weights are chosen inside the
 training rows of each outer fold.
 """
 
