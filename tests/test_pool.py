@@ -83,19 +83,23 @@ def test_log_probabilities_of_minus_100_000_are_no_trouble():
     np.testing.assert_allclose(largest_likelihood(shifted, np.ones(3)), expected, rtol=1e-9)
 
 
-def test_weights_come_from_rows_that_members_were_not_fitted_to():
-    log_probs = np.concatenate(
-        [
-            np.stack(
-                [clone(m).fit(X[train], Y[train]).distribution(X[rows]).log_prob(Y[rows]) for _, m in PAIR], axis=1
-            )
-            for train, rows in FOLDS
-        ]
-    )
+@pytest.mark.parametrize(
+    "members",
+    [PAIR, [("bayes", BAYES), ("linear", LabelPowerset(LogisticRegression(C=0.02)))]],
+    ids=["all", "seen sets"],
+)
+def test_weights_come_from_rows_that_members_were_not_fitted_to(members):
+    log_probs = []
+    for train, rows in FOLDS:
+        models = [clone(member).fit(X[train], Y[train]) for _, member in members]
+        log_probs.append(np.stack([model.distribution(X[rows]).log_prob(Y[rows]) for model in models], axis=1))
+    log_probs = np.concatenate(log_probs)
     possible = np.isfinite(log_probs).any(axis=1)
+    assert possible.all() == (members is PAIR)  # a set that no member of a fold has seen doesn't count
     expected = largest_likelihood(log_probs[possible], np.ones(possible.sum()))
-    np.testing.assert_allclose(POOL.weights_, expected, rtol=1e-9)
-    assert 0.05 < POOL.weights_[0] < 0.95  # so that both members count below
+    pool = PooledSets(members, cv=FOLDS).fit(X[TRAIN], Y[TRAIN])
+    np.testing.assert_allclose(pool.weights_, expected, rtol=1e-9)
+    assert 0.05 < pool.weights_[0] < 0.95  # both members count
 
 
 def test_a_member_that_only_remembers_its_rows_gets_hardly_any_weight():
