@@ -22,6 +22,7 @@ from pathlib import Path
 
 from benchmarks import table
 from benchmarks.machine import Machine, measure
+from mlrh._files import replacing
 
 QUESTIONS = {
     "linear fit": "fits:measure_linear",
@@ -139,9 +140,8 @@ def save(record, path):
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".part")
-    beside.write_text(json.dumps(record, indent=1) + "\n")
-    beside.replace(path)
+    with replacing(path) as (file,):
+        file.write(json.dumps(record, indent=1).encode() + b"\n")
 
 
 def summarise(record, options):
@@ -155,8 +155,9 @@ def summarise(record, options):
     held = [line for line in shown if line.target is not None]
     console.print(f"{sum(bool(line.passes) for line in held)} of {len(held)} targets met")
     if options.write:
-        text = options.write.read_text()
-        options.write.write_text(filled(text, page(record, shown)))
+        text = options.write.read_text(encoding="utf-8")
+        with replacing(options.write) as (file,):
+            file.write(filled(text, page(record, shown)).encode())
 
 
 def with_means(shown):

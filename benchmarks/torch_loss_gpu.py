@@ -15,6 +15,7 @@ import statistics
 import torch
 from torch_loss_checks import check_all, draw_targets
 
+from mlrh._files import replacing
 from mlrh.torch import MLRHLoss
 
 SHAPES = [(16384, 1024), (4096, 16384), (1024, 131072)]
@@ -40,7 +41,8 @@ def main():
         options.output.mkdir(parents=True, exist_ok=True)
         record = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
         record |= {"errors": errors, "times": times, "memory": memory}
-        (options.output / "torch_loss_gpu.json").write_text(json.dumps(record, indent=1))
+        with replacing(options.output / "torch_loss_gpu.json") as (file,):
+            file.write(json.dumps(record, indent=1).encode())
 
 
 def time_all(options):

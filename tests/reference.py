@@ -143,3 +143,43 @@ def listed_sets(draw, numbers=ANY_SCALE):
     scores = np.array(draw(st.lists(numbers, min_size=n_labels, max_size=n_labels)))
     set_bias = np.array(draw(st.lists(numbers, min_size=len(chosen), max_size=len(chosen))))
     return scores, every_set[chosen], set_bias
+
+
+@st.composite
+def grouped_sets(draw, numbers=ANY_SCALE):
+    """Groups [(labels, least, most), ...] of 1 to 6 labels, biases of sizes, scores, all sets, and their biases."""
+    n_labels = draw(st.integers(1, 6))
+    group_of = np.array(draw(st.lists(st.integers(-1, 2), min_size=n_labels, max_size=n_labels)))
+    group_of[draw(st.integers(0, n_labels - 1))] = 0
+    groups, sets, bias = [], sets_of_sizes(n_labels, 0, n_labels), []
+    for number in np.unique(group_of[group_of >= 0]):
+        labels = np.flatnonzero(group_of == number)
+        least = draw(st.integers(0, len(labels)))
+        groups.append((labels.tolist(), least, draw(st.integers(least, len(labels)))))
+        sizes = sets[:, labels].sum(axis=1)
+        sets = sets[(sizes >= least) & (sizes <= groups[-1][2])]
+        n_sizes = groups[-1][2] - least + 1
+        bias.append(np.array(draw(st.lists(numbers, min_size=n_sizes, max_size=n_sizes))))
+    sizes = [sets[:, labels].sum(axis=1) - least for labels, least, _ in groups]
+    set_bias = np.sum([own[j] for own, j in zip(bias, sizes, strict=True)], axis=0)
+    scores = np.array(draw(st.lists(numbers, min_size=n_labels, max_size=n_labels)))
+    return groups, np.concatenate(bias), scores, sets, set_bias
+
+
+@st.composite
+def forest_sets(draw, numbers=ANY_SCALE):
+    """Parents of 1 to 6 labels, limits on the number of leaves, scores, and all sets that obey both."""
+    n_labels = draw(st.integers(1, 6))
+    names, parents = draw(st.permutations(range(n_labels))), np.full(n_labels, -1)
+    for place in range(1, n_labels):
+        above = draw(st.integers(-1, place - 1))
+        parents[names[place]] = -1 if above < 0 else names[above]
+    is_leaf = ~np.isin(np.arange(n_labels), parents)
+    min_leaves = draw(st.none() | st.integers(0, int(is_leaf.sum())))
+    max_leaves = draw(st.none() | st.integers(min_leaves or 0, n_labels))
+    sets, children = sets_of_sizes(n_labels, 0, n_labels), np.flatnonzero(parents >= 0)
+    counts, most = sets[:, is_leaf].sum(axis=1), n_labels if max_leaves is None else max_leaves
+    obeys = (sets[:, children] <= sets[:, parents[children]]).all(axis=1)
+    sets = sets[obeys & (counts >= (min_leaves or 0)) & (counts <= most)]
+    scores = np.array(draw(st.lists(numbers, min_size=n_labels, max_size=n_labels)))
+    return parents, (min_leaves, max_leaves), scores, sets

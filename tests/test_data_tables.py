@@ -60,6 +60,7 @@ def test_delimiter_byte_order_mark_and_line_ends_are_found_by_content(tmp_path, 
     assert data.X[:, 0].tolist() == [1, 2] and data.Y.ravel().tolist() == [0, 1]
 
 
+@pytest.mark.filterwarnings("ignore:.*that count as missing:UserWarning")
 def test_words_for_missing_values_among_numbers_are_those_of_pandas_and_some_more(tmp_path):
     words = ["NA", "N/A", "n/a", "nan", "NaN", "null", "NULL", "None", "", "#N/A", "<NA>"]
     path = save(tmp_path, "a,y\n" + "".join(f"{word},0\n" for word in [*words, "1.5"]))
@@ -74,6 +75,7 @@ def test_words_for_missing_values_among_other_words_are_values(tmp_path):
     assert data.categories == {"country": ("NA", "DE", "ZA")}
 
 
+@pytest.mark.filterwarnings("ignore:.*that count as words:UserWarning")
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("quote", ["", '"'])
 def test_the_line_in_which_excel_names_the_delimiter_is_no_header(tmp_path, end, quote):
@@ -95,6 +97,7 @@ def test_a_first_line_of_whole_numbers_is_names_with_a_warning(tmp_path):
 MODEL = Schema(("a", "colour"), ("y", "z"), {"colour": ("red", "7", "NA")})
 
 
+@pytest.mark.filterwarnings("ignore:.*that count as missing:UserWarning")
 def test_new_rows_are_read_by_the_types_of_the_schema(tmp_path):
     text = ",colour,note,note,a,y,z\n0,7,1,x,NA,1,0\n1,7.0,2,5,3,0,1\n2,NA,3,5,4,0,1\n3,?,3,5,-,0,1\n"
     data = read(save(tmp_path, text), schema=MODEL)
@@ -260,3 +263,9 @@ def test_csv_needs_no_pyarrow_and_parquet_says_how_to_install_it(tmp_path, monke
     assert read(save(tmp_path, "a,y\n1,1\n"), ["y"]).Y.tolist() == [[1]]
     with pytest.raises(DataError, match="need pyarrow, which is not installed; run: pip install pyarrow"):
         read(path, ["y"])
+
+
+def test_a_label_column_of_a_parquet_file_without_any_value_is_named(tmp_path):
+    pq.write_table(pa.table({"x": [1.0, 2.0], "y": pa.nulls(2)}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet.*row 1, column 'y'"):
+        read(tmp_path / "a.parquet", ["y"])

@@ -1,6 +1,7 @@
 """Every question to a distribution, against 60-digit enumeration, for scores and biases of any scale.
 
-Cardinality and observed spaces, with nothing known of the row and with some of its labels known.
+Cardinality, observed and open spaces, groups and hierarchies, with nothing known of the row and with some of its labels
+known.
 """
 
 from math import log
@@ -11,7 +12,7 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlrh.spaces import CardinalitySpace, ObservedSpace
+from mlrh.spaces import CardinalitySpace, GroupSpace, HierarchySpace, ObservedSpace, OpenSpace
 
 many = settings(deadline=None, max_examples=300)
 
@@ -23,16 +24,30 @@ def agreeing(sets, known):
 @st.composite
 def asked(draw, numbers=reference.ANY_SCALE):
     """A distribution of one row, the enumeration of its sets, and what rounding errors are relative to."""
-    if draw(st.booleans()):
-        case = draw(reference.cases(numbers))
-        scores, sets = case.scores, case.enumerate().sets
-        set_bias = case.bias[sets.sum(axis=1)]
-        space = CardinalitySpace(len(scores), case.min_labels, case.max_labels, case.size_bias)
-        scale = case.scale()
-    else:
+    kind = draw(st.sampled_from(["cardinality", "observed", "open", "groups", "hierarchy"]))
+    if kind == "observed":
         scores, sets, set_bias = draw(reference.listed_sets(numbers))
         space = ObservedSpace(sets, set_bias)
         scale = max(1.0, np.abs(scores).sum(), np.abs(set_bias).max())
+    elif kind == "groups":
+        groups, bias, scores, sets, set_bias = draw(reference.grouped_sets(numbers))
+        space = GroupSpace(groups, len(scores), bias=bias)
+        scale = max(1.0, np.abs(scores).sum(), np.abs(bias).sum())
+    elif kind == "hierarchy":
+        parents, limits, scores, sets = draw(reference.forest_sets(numbers))
+        space, set_bias, scale = HierarchySpace(parents, *limits), np.zeros(len(sets)), max(1.0, np.abs(scores).sum())
+    else:
+        case = draw(reference.cases(numbers))
+        scores, sets = case.scores, case.enumerate().sets
+        set_bias, scale = case.bias[sets.sum(axis=1)], case.scale()
+        sizes = (len(scores), case.min_labels, case.max_labels)
+        space = CardinalitySpace(*sizes, case.size_bias)
+    if kind == "open":
+        seen = draw(st.lists(st.integers(0, len(sets) - 1), max_size=12, unique=True))
+        own = np.zeros(len(sets))
+        own[seen] = draw(st.lists(numbers, min_size=len(seen), max_size=len(seen)))
+        space = OpenSpace(*sizes, sets[seen], own[seen], case.size_bias)
+        set_bias, scale = set_bias + own, max(scale, np.abs(own).max())
     d, left = space.distribution(scores[None]), np.ones(len(sets), bool)
     if draw(st.booleans()):
         known = sets[draw(st.integers(0, len(sets) - 1))].astype(float)

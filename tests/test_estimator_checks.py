@@ -21,6 +21,9 @@ CLASSES_AND_SPACES = [
 ESTIMATORS = [
     *(classifier(label_space=label_space, solver="lbfgs") for classifier, label_space in CLASSES_AND_SPACES),
     MLRHClassifier(size_bias=True),
+    # A strength that is chosen depends on how rows fall into folds, so a row twice is not a row of weight 2.
+    MLRHClassifier(label_space="open", set_bias_strength=1.0),
+    KernelMLRHClassifier(label_space="open", set_bias_strength=1.0),
     MLRHClassifier(decision="hamming"),
     MLRHClassifier(solver="mm", mm_step="paper"),
     MLRHClassifier(l1_ratio=0.5),

@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL_SIZES = {  # arguments of main that keep a run short
     "confidence.py": {"n_train": 300, "n_test": 400},
     "digits.py": {"n_train": 400, "n_test": 300},
+    "hierarchy.py": {"n_train": 800, "n_test": 300},
     "neural_network.py": {"n_train": 300, "n_test": 200, "n_seeds": 2, "n_epochs": 8},
     "questions.py": {"n_train": 400, "n_test": 200},
     "stream.py": {"n_train": 600, "n_test": 300},
@@ -71,6 +72,15 @@ def test_marginals_of_the_digits_example_sum_to_between_one_and_three_labels():
     marginals = re.findall(r"^    \d  (0\.\d{3}|1\.000)", output_of("digits.py"), re.MULTILINE)
     assert len(marginals) == 10
     assert 1 - 0.01 <= sum(map(float, marginals)) <= 3 + 0.01
+
+
+def test_a_hierarchy_is_never_broken_and_its_limits_help_in_the_hierarchy_example():
+    lines = output_of("hierarchy.py").split("\n\n")[1].splitlines()[1:]
+    rows = {name: list(map(float, numbers)) for name, *numbers in (re.split(r"\s{2,}", line) for line in lines)}
+    assert all(row[2] == 0 for name, row in rows.items() if "hierarchy" in name or "added" in name)
+    assert rows["one LR per label"][2] > 0 and rows["flat MLRH, for F1"][2] > 0
+    with_limits = rows["MLRH, hierarchy, 1 to 3 leaves, for exact match"]
+    assert with_limits[1] > max(row[1] for name, row in rows.items() if "hierarchy" not in name)
 
 
 def test_training_on_the_known_entries_jointly_beats_separate_fits_and_zeros_in_the_example():

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,6 +84,48 @@ def test_a_link_stays_a_link_and_the_file_behind_it_keeps_its_mode(writer, tmp_p
     write_to(tmp_path / name, 2)
     assert (tmp_path / name).is_symlink() and real.read_bytes() != before
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
+
+
+@posix
+@every_writer
+def test_a_private_file_stays_private_and_its_owner_s(writer, tmp_path, monkeypatch):
+    name, write_to = WRITERS[writer]
+    write_to(tmp_path / name, 1)
+    (tmp_path / name).chmod(0o600)
+    given, before = [], (tmp_path / name).stat()
+    theirs = os.stat_result((*before[:4], before.st_uid + 1, before.st_gid + 1, *before[6:]))
+    stat_of = Path.stat
+    # Somebody else's file, which only the superuser could make; whoever runs this may not give files away either.
+    monkeypatch.setattr(Path, "stat", lambda path, **k: theirs if path.name == name else stat_of(path, **k))
+    monkeypatch.setattr(os, "chown", lambda file, *owner: given.append(owner))
+    write_to(tmp_path / name, 2)
+    monkeypatch.undo()
+    assert (before.st_uid + 1, -1) in given and (-1, before.st_gid + 1) in given
+    assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+@posix
+@pytest.mark.skipif(os.name == "posix" and os.geteuid() != 0, reason="only the superuser may give files away")
+def test_the_superuser_keeps_the_owner_and_the_group_of_a_file(tmp_path):
+    replace_one(tmp_path / "f", 1)
+    os.chown(tmp_path / "f", 12345, 23456)
+    (tmp_path / "f").chmod(0o640)
+    replace_one(tmp_path / "f", 2)
+    found = (tmp_path / "f").stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (12345, 23456, 0o640)
+
+
+@posix
+def test_a_file_that_can_not_be_given_away_is_written_all_the_same(tmp_path, monkeypatch):
+    replace_one(tmp_path / "f", 1)
+    monkeypatch.setattr(os, "fstat", lambda number: os.stat_result((0,) * 4 + (98765, 98765) + (0,) * 4))
+
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chown", refuse)
+    replace_one(tmp_path / "f", 2)
+    assert contents(tmp_path) == {"f": b"content 2"}
 
 
 @posix

@@ -94,7 +94,7 @@ def test_the_most_probable_set_of_a_chain_is_at_least_as_probable_as_the_greedy_
 
 def test_chains_are_pooled_by_their_joint_probabilities_and_saved(tmp_path):
     labels = np.column_stack([Y, np.zeros(80, int)])  # a label that nobody has
-    members = [("chain", ProbabilisticChain(OrConstant(LogisticRegression()))), ("bayes", LabelPowerset(GaussianNB()))]
+    members = [("chain", ProbabilisticChain(OrConstant(LogisticRegression()))), ("sets", LabelPowerset())]
     pool = PooledSets(members, weights=[1, 3]).fit(X, labels)
     parts = [member.distribution(X).prob(labels) for member in pool.estimators_]
     np.testing.assert_allclose(pool.distribution(X).prob(labels), 0.25 * parts[0] + 0.75 * parts[1], rtol=1e-10)

@@ -15,7 +15,6 @@ from packaging.version import Version
 from samples import BOTH, FORMS, make_multilabel, one_sentence
 from scipy import sparse
 from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import RandomForestClassifier
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401  makes the halving search known
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.impute import SimpleImputer
@@ -386,7 +385,6 @@ class OwnText(str):
     __slots__ = ()
 
 
-FOREST = make_pipeline(RandomForestClassifier(2, random_state=0)).fit(X, Y)
 HOLDS_ITSELF: list = []
 HOLDS_ITSELF.append(HOLDS_ITSELF)
 REFUSED = {
@@ -398,7 +396,6 @@ REFUSED = {
     "around own class": (make_pipeline(OwnClassifier().fit(X, Y)), r"may not hold \S*OwnClassifier\.$"),
     "own text": ({"name": [OwnText("x")]}, r"model\['name'\]\[0\] .*OwnText"),
     "key": ({len: 1}, r"a key of model .*builtins\.len"),
-    "forest": (FOREST, r"model\.steps\[0\]\[1\]\.estimators_\[0\]\.tree_ .*sklearn\.tree\._tree\.Tree"),
     "transformer": (make_pipeline(FunctionTransformer(print)), r"model\.steps\[0\]\[1\]\.func .*print"),
     "objects": (np.array([1, object()], object), r"model\[1\] .*object"),
     "text without a width": (np.array(["a"], np.dtypes.StringDType()), r"model can't be saved, .*StringDType"),

@@ -178,16 +178,17 @@ FORGED = {
     "sets twice": ({"mlrh": "ObservedSpace", "state": SETS_TWICE}, "sets must be distinct"),
     "a space nobody trusts": ({"mlrh": "space", "name": "os.system", "state": {}}, "is not of mlrh, os.system"),
     "a space of ours by its place": ({"mlrh": "space", "name": PLACE, "state": {}}, "is not of mlrh"),
-    "a function as container": (of_targets("sparse", "save_npz", np.arange(2)), "TypeError|y of kind"),
-    "sets in a function": (of_targets("sets", "print", np.arange(2)), "y of kind 'sets' in a 'print'"),
-    "classes that are no array": (of_targets("sets", "set", 5), "y of kind 'sets'"),
-    "arguments unknown": ({"mlrh": "RiskCoverage", "state": {"curve": 1}}, "TypeError"),
+    "a function as container": (of_targets("sparse", "save_npz", np.arange(2)), "container is not a form of y"),
+    "sets in a function": (of_targets("sets", "print", np.arange(2)), "container is not a form of y"),
+    "classes that are no array": (of_targets("sets", "set", 5), "classes is not an array of distinct names"),
+    "arguments unknown": ({"mlrh": "RiskCoverage", "state": {"curve": 1}}, "lacks coverage"),
     "a column out of range": (of_matrix("csr_array", 10**6), "ValueError"),
     "a matrix of a kind unknown": (of_matrix("load_npz", 0), "KeyError"),
     "more objects than places": ({"mlrh": "objects", "shape": [3], "items": [1]}, "ValueError"),
     "endless text": ({"mlrh": "json", "text": "[" * 10**5}, "RecursionError"),
     "no parts": ({"mlrh": "tuple"}, "TypeError"),
-    "a name that is a list": ({"mlrh": []}, "TypeError"),
+    "a name that is a list": ({"mlrh": []}, "is no text"),
+    "a name that is a type": ({"mlrh": str}, "is no text"),
 }
 
 

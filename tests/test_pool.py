@@ -33,7 +33,7 @@ FOLDS = list(KFold(3).split(X[TRAIN]))
 
 
 def fitted(**params):
-    return PooledSets(PAIR, **{"cv": FOLDS, **params}).fit(X[TRAIN], Y[TRAIN])
+    return PooledSets(**{"estimators": PAIR, "cv": FOLDS, **params}).fit(X[TRAIN], Y[TRAIN])
 
 
 POOL = fitted()
@@ -229,12 +229,21 @@ def test_processes_give_the_same_pool():
 
 
 def test_a_saved_pool_predicts_the_same(tmp_path):
-    for pool in (POOL, fitted(decision="f1", weights=[0.3, 0.7], cv=3)):
+    members = [("linear", LINEAR), ("sets", LabelPowerset(LogisticRegression(C=0.1)))]
+    for params in ({"cv": FOLDS}, {"decision": "f1", "weights": [0.3, 0.7], "cv": 3}):
+        pool = PooledSets(members, **params).fit(X[TRAIN], Y[TRAIN])
         persistence.save(pool, tmp_path / "pool.mlrh")
         loaded = persistence.load(tmp_path / "pool.mlrh")
         np.testing.assert_array_equal(loaded.predict_proba(X[TEST]), pool.predict_proba(X[TEST]))
         np.testing.assert_array_equal(loaded.predict(X[TEST]), pool.predict(X[TEST]))
         np.testing.assert_array_equal(loaded.weights_, pool.weights_)
+
+
+def test_a_pool_with_too_few_weights_is_no_model_file(tmp_path):
+    pool = fitted(weights="equal", estimators=[("one", LINEAR), ("other", MLRHClassifier())])
+    pool.weights_ = pool.weights_[:1]
+    with pytest.raises(persistence.ModelFileError, match="weights_"):
+        persistence.save(pool, tmp_path / "pool.mlrh")
 
 
 def test_a_pool_is_calibrated_and_thresholded_as_any_classifier():

@@ -1,9 +1,10 @@
-"""`make test-kernels` gets the kernels of other processors that it asks for."""
+"""`make test-kernels` gets the kernels of other processors that it asks for, and `make test-bounds` checked ones."""
 
 import os
 
 import numpy as np
 import pytest
+from numba import njit
 from numba.core.registry import cpu_target
 from numpy._core import _multiarray_umath
 from threadpoolctl import threadpool_info
@@ -35,3 +36,14 @@ def test_torch_has_the_kernels_that_were_asked_for():
 def test_numpy_has_none_of_the_vector_instructions_that_were_disabled():
     disabled = asked_for("NPY_DISABLE_CPU_FEATURES").split()
     assert [name for name in disabled if _multiarray_umath.__cpu_features__[name]] == []
+
+
+def test_compiled_code_checks_the_bounds_of_arrays_where_that_was_asked_for():
+    asked_for("NUMBA_BOUNDSCHECK")
+
+    @njit
+    def element(values, place):
+        return values[place]
+
+    with pytest.raises(IndexError, match="out of bounds"):
+        element(np.ones(3), 3)

@@ -46,6 +46,59 @@ def test_a_line_cut_short_is_dropped_and_the_next_record_starts_on_a_line_of_its
     assert [json.loads(line)["fold"] for line in path.read_text().splitlines()] == [0, 2]
 
 
+@pytest.mark.parametrize("n_before", [0, 1])
+def test_a_whole_record_without_an_end_of_line_is_kept(tmp_path, n_before):
+    path = tmp_path / "r.jsonl"
+    path.write_text("\n".join(json.dumps(record(fold)) for fold in range(n_before + 1)))
+    assert read_records(path) == [record(fold) for fold in range(n_before + 1)]
+    with RecordFile(path) as file:
+        assert file.records == [record(fold) for fold in range(n_before + 1)]
+        file.append([record(0), record(7)])
+    folds = [json.loads(line)["fold"] for line in path.read_text().splitlines()]
+    assert folds == [*range(n_before + 1), 7]
+
+
+@pytest.mark.parametrize("text", ["my notes", "x", "[1, 2", '{\n "a": 1\n}', '{"a": 1}', "a,b\n1,2"])
+def test_a_file_of_something_else_is_refused_and_stays_as_it_is(tmp_path, text):
+    (tmp_path / "r.jsonl").write_text(text)
+    with pytest.raises(ValueError, match=r"r\.jsonl, line \d: not a record of a run"):
+        RecordFile(tmp_path / "r.jsonl")
+    assert (tmp_path / "r.jsonl").read_text() == text
+
+
+def test_of_two_records_of_one_key_in_one_call_the_first_is_written(tmp_path):
+    with RecordFile(tmp_path / "r.jsonl") as file:
+        file.append([record(0, value=1), record(1), record(0, value=2)])
+        assert file.records == [record(0, value=1), record(1)]
+    assert read_records(tmp_path / "r.jsonl") == [record(0, value=1), record(1)]
+
+
+def test_a_file_with_a_key_twice_is_refused_by_both_lines(tmp_path):
+    lines = [json.dumps(record(fold)) + "\n" for fold in (0, 1, 0)]
+    (tmp_path / "r.jsonl").write_text("".join(lines))
+    with pytest.raises(ValueError, match=r"r\.jsonl, line 3: the same task is on record in line 1; delete one of them"):
+        RecordFile(tmp_path / "r.jsonl")
+
+
+def test_a_disk_that_is_full_is_told_by_name_and_leaves_no_half_record(tmp_path, monkeypatch):
+    path = tmp_path / "r.jsonl"
+    with RecordFile(path) as file:
+        file.append([record(0)])
+        before = path.read_bytes()
+
+        def refuse(number):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", refuse)
+        with pytest.raises(OSError, match="No space left") as error:
+            file.append([record(1)])
+        assert error.value.filename == str(path)
+        assert path.read_bytes() == before and file.records == [record(0)]
+        monkeypatch.undo()
+        file.append([record(1)])
+    assert read_records(path) == [record(0), record(1)]
+
+
 def test_two_runs_cannot_write_to_one_file(tmp_path):
     with RecordFile(tmp_path / "r.jsonl"), pytest.raises(BlockingIOError, match="Another run is writing"):
         RecordFile(tmp_path / "r.jsonl")

@@ -18,6 +18,11 @@ PARTS = [
     ("sklearn.utils._param_validation", "HasMethods", {"methods"}),
     ("sklearn.utils._param_validation", "Interval", {"type", "left", "right", "closed"}),
     ("sklearn.utils._param_validation", "StrOptions", {"options"}),
+    (
+        "sklearn.utils._param_validation",
+        "validate_parameter_constraints",
+        {"parameter_constraints", "params", "caller_name"},
+    ),
     ("sklearn.utils.metaestimators", "_safe_split", {"estimator", "X", "y", "indices", "train_indices"}),
     ("sklearn.utils.validation", "_check_sample_weight", {"sample_weight", "X", "dtype", "ensure_non_negative"}),
     ("sklearn.utils.validation", "_num_samples", {"x"}),

@@ -94,7 +94,8 @@ def test_log_prob_of_every_set_equals_the_oracle(case):
 def test_curvature_along_each_label_equals_the_oracle_covariance(case):
     n_labels = len(case["scores"])
     rows = torch.tensor(case["scores"], dtype=torch.float64).repeat(n_labels, 1)
-    log_weights = distribution(case)._log_weights()
+    d = distribution(case)
+    log_weights = d.space.log_weights(d.scores)
     no_sizes = torch.zeros(n_labels, len(log_weights), dtype=torch.float64)
     covariance, _ = dispatch.curvature(rows, log_weights, torch.eye(n_labels, dtype=torch.float64), no_sizes)
     expected = np.array(case["pair_marginals"]) - np.outer(case["marginals"], case["marginals"])

@@ -19,7 +19,7 @@ from sklearn.base import _fit_context as fit_context
 from sklearn.utils import _safe_indexing as safe_indexing
 
 # What `_parameter_constraints` are written in, which estimators outside scikit-learn may state.
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions, validate_parameter_constraints
 
 # Rows for a fold: both rows and columns where the estimator takes a kernel matrix, which its tags say.
 from sklearn.utils.metaestimators import _safe_split as safe_split
@@ -41,6 +41,7 @@ __all__ = [
     "Iterations",
     "StrOptions",
     "callbacks_of",
+    "check_parameters",
     "check_sample_weight",
     "fit_context",
     "num_samples",
@@ -56,6 +57,11 @@ else:
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """Stands where newer versions have `set_callbacks`."""
+
+
+def check_parameters(cls, parameters) -> None:
+    """Raise the ValueError with which `fit` of a class would refuse these parameters, a dict."""
+    validate_parameter_constraints(cls._parameter_constraints, parameters, caller_name=cls.__name__)
 
 
 def check_sample_weight(sample_weight, X, *, allow_all_zero_weights=False, **options) -> np.ndarray:

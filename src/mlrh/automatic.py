@@ -31,7 +31,7 @@ from mlrh.estimators._base import MLRHBase
 from mlrh.estimators.cv import SEARCH_TOL, best_index, validation_scores
 from mlrh.estimators.kernel import gamma_scale
 from mlrh.metrics import evaluate
-from mlrh.spaces import LabelSetDistribution, metric_function
+from mlrh.spaces import LabelSetDistribution, LabelSpace, metric_function
 
 __all__ = ["DecisionScorer", "Model", "ToDense", "choose", "make_preprocessor"]
 
@@ -47,7 +47,7 @@ MAX_ASKED_RBF_ROWS = 10_000  # a kernel matrix of 0.8 GB, of which a fit holds s
 MAX_SETS = 2000  # to try the observed space unasked: it costs one product per set, and of more sets most occur once
 SERIAL_SECONDS = 20.0  # of computing here before processes are started: their start takes several seconds
 
-LABEL_SPACES = ("auto", "cardinality", "observed")
+LABEL_SPACES = ("auto", "cardinality", "observed", "open")
 KERNELS = ("auto", "linear", "rbf")
 UNDETERMINED = "The training rows don't determine the model"  # begins the classifiers' warning about labels
 
@@ -158,7 +158,7 @@ class ToDense(TransformerMixin, BaseEstimator):
 def choose(
     data: MultilabelData,
     *,
-    label_space: str = "auto",
+    label_space: str | LabelSpace = "auto",
     kernel: str = "auto",
     decision: str = "exact_match",
     n_folds: int = 5,
@@ -176,8 +176,9 @@ def choose(
     Parameters
     ----------
     data : MultilabelData
-    label_space : {"auto", "cardinality", "observed"}, default="auto"
-        "auto" tries both, the observed one up to MAX_SETS different sets.
+    label_space : {"auto", "cardinality", "observed", "open"} or LabelSpace, default="auto"
+        "auto" tries the first two, the observed one up to MAX_SETS different sets. Or an instance of a class of
+        mlrh.spaces; its label names are those of the data.
     kernel : {"auto", "linear", "rbf"}, default="auto"
         "auto" tries both, RBF up to MAX_RBF_ROWS rows (sparse: MAX_SPARSE_RBF_ROWS).
     decision : {"exact_match", "hamming", "f1", "jaccard"}, default="exact_match"
@@ -204,7 +205,10 @@ def choose(
     >>> model.predict(load_digit_scenes(5, part="test")).shape
     (5, 10)
     """
-    _check_choice("label_space", label_space, LABEL_SPACES)
+    if isinstance(label_space, str):
+        _check_choice("label_space", label_space, LABEL_SPACES)
+    else:
+        label_space = label_space.for_targets(data.Y, classes=data.label_names)
     _check_choice("kernel", kernel, KERNELS)
     _check_choice("decision", decision, tuple(decisions.BY_NAME))
     _check_usable(data)
@@ -227,7 +231,7 @@ class _Candidate:
     """A form of the model and its grid of C; gamma is in units, and C is None until it is chosen."""
 
     kernel: str
-    label_space: str
+    label_space: str | LabelSpace
     size_bias: bool
     Cs: tuple[float, ...]
     gamma: float | None = None
@@ -243,7 +247,7 @@ class _Candidate:
         return KernelMLRHClassifier(gamma=self.gamma * gamma_scale(X), **form)
 
     def __str__(self):
-        space = f"{self.label_space}{' with size bias' if self.size_bias else ''}"
+        space = f"{_in_words(self.label_space)}{' with size bias' if self.size_bias else ''}"
         return f"linear, {space}" if self.kernel == "linear" else f"RBF, gamma x {self.gamma:g}, {space}"
 
 
@@ -326,7 +330,8 @@ class _Runner:
         """Run a task of the same form on a few rows: a first fit may compile, and that time must not count."""
         candidate = task.candidate
         form = type(task), candidate.kernel, candidate.label_space, candidate.size_bias
-        if self._n_jobs is None and cpu_count() > 1 and form not in self._warm:
+        is_named = isinstance(candidate.label_space, str)  # another space has labels that the few rows lack
+        if self._n_jobs is None and cpu_count() > 1 and is_named and form not in self._warm:
             self._warm.add(form)
             _quietly(_few_rows(), replace(task, split=(np.arange(6), np.arange(6, 8))))
 
@@ -396,13 +401,17 @@ def _fitted(candidate, data, decision, notes):
         "C": candidate.C,
         "gamma": None if candidate.gamma is None else classifier.gamma,
         "gamma_units": candidate.gamma,
-        "label_space": candidate.label_space,
+        "label_space": _in_words(candidate.label_space),
         "size_bias": candidate.size_bias,
         **dict(zip(("min_labels", "max_labels"), classifier.label_space_.sizes(), strict=True)),
         "decision": decision,
         "scaling": "max_abs" if sparse.issparse(data.X) else "standard",
     }
     return Model(data.schema, preprocessor, classifier, settings, {})
+
+
+def _in_words(label_space):
+    return label_space if isinstance(label_space, str) else label_space.describe()
 
 
 def _with_names(text, data):

@@ -15,15 +15,18 @@ __all__ = [
     "Reliability",
     "RiskCoverage",
     "assured_threshold",
+    "broken_share",
     "empty_share",
     "evaluate",
     "expected_calibration_error",
+    "hierarchical_f1",
     "impossible_share",
     "present_rows",
     "reliability",
     "risk_coverage",
     "set_log_loss",
     "size_counts",
+    "with_ancestors",
 ]
 
 FLOOR = 1e-6  # smallest probability in a log-loss: one impossible set costs 13.8, not infinity
@@ -119,6 +122,67 @@ def empty_share(predicted) -> float:
     0.5
     """
     return float(np.mean(~_indicator(predicted, "predicted").any(axis=1)))
+
+
+def hierarchical_f1(Y, predicted, parents) -> float:
+    """F1 of label sets in a hierarchy: of all entries, once the ancestors of every label are added to both sets.
+
+    So a sibling in place of the right label still finds its parents. (Kiritchenko, Matwin and Famili, 2005.) 0 where
+    there is no label at all.
+
+    Parameters
+    ----------
+    Y, predicted : indicator matrices of shape (n_samples, n_labels)
+    parents : array of shape (n_labels,)
+        The index of each label's parent, -1 for a root.
+
+    Examples
+    --------
+    >>> from mlrh.metrics import hierarchical_f1
+    >>> hierarchical_f1([[1, 1, 0]], [[1, 0, 1]], parents=[-1, 0, 0])  # animal, dog, cat: a cat taken for a dog
+    0.5
+    """
+    truth, answer = (with_ancestors(sets, parents, name) for sets, name in ((Y, "Y"), (predicted, "predicted")))
+    if truth.shape != answer.shape:
+        raise ValueError(f"Y and predicted must have the same shape; got {truth.shape} and {answer.shape}.")
+    both, total = int((truth & answer).sum()), int(truth.sum(dtype=np.int64) + answer.sum(dtype=np.int64))
+    return 2.0 * both / total if total else 0.0
+
+
+def broken_share(predicted, parents) -> float:
+    """Share of rows of an indicator matrix (n_samples, n_labels) that have a label without its parent.
+
+    Examples
+    --------
+    >>> from mlrh.metrics import broken_share
+    >>> broken_share([[1, 1, 0], [0, 0, 1]], parents=[-1, 0, 0])
+    0.5
+    """
+    whole = with_ancestors(predicted, parents, "predicted")
+    return float(np.mean((whole != _indicator(predicted, "predicted")).any(axis=1)))
+
+
+def with_ancestors(sets, parents, name="sets") -> np.ndarray:
+    """An indicator matrix (n_samples, n_labels) with the ancestors of all its labels, parents as in `hierarchical_f1`.
+
+    Examples
+    --------
+    >>> from mlrh.metrics import with_ancestors
+    >>> with_ancestors([[0, 1, 0], [0, 0, 0]], parents=[-1, 0, 0]).tolist()
+    [[1, 1, 0], [0, 0, 0]]
+    """
+    whole, parents = _indicator(sets, name).copy(), np.asarray(parents)
+    if parents.shape != whole.shape[1:] or parents.dtype.kind not in "iu" or (parents >= len(parents)).any():
+        raise ValueError(
+            f"parents must be an index per label, -1 for a root, for {whole.shape[1]} labels; got {parents!r}."
+        )
+    children = np.flatnonzero(parents >= 0)
+    n_before = -1
+    while n_before < (n_present := int(whole.sum(dtype=np.int64))):  # each pass goes at least one step up
+        n_before = n_present
+        for child in children:
+            whole[:, parents[child]] |= whole[:, child]
+    return whole
 
 
 def size_counts(Y, n_labels) -> np.ndarray:

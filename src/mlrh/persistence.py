@@ -1,7 +1,8 @@
 """Models to files and back without pickle.
 
 A model file is a skops archive. skops sees arrays, plain containers and scikit-learn's own classes only; objects of
-ours are taken apart into these before and put together after, so that none of our code is named to skops as trusted.
+ours are taken apart into these before and put together after. A file may come from anybody: `_archives` reads it into
+plain parts, the decoder here makes objects of listed classes from them, and `_fitted` says what these must look like.
 """
 
 import json
@@ -15,18 +16,20 @@ from dataclasses import fields, is_dataclass
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, MethodType
 from typing import Any
 
 import numpy as np
 import sklearn
 from scipy import sparse
-from sklearn import model_selection
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import InconsistentVersionWarning
 from sklearn.neighbors import BallTree, KDTree
 
 import mlrh
+from mlrh import _fitted
+from mlrh._archives import SCALARS, SCHEMA, Budget, Foreign, Object, Refused, plain_tree, read_json
+from mlrh._budget import max_bytes
 from mlrh._files import replacing
 from mlrh.estimators.linear import _KeptRows
 from mlrh.spaces import LabelSpace
@@ -55,6 +58,9 @@ OURS = {
     "OrConstant": "mlrh.baselines.or_constant.OrConstant",
     "CardinalitySpace": "mlrh.spaces.cardinality.CardinalitySpace",
     "ObservedSpace": "mlrh.spaces.observed.ObservedSpace",
+    "GroupSpace": "mlrh.spaces.groups.GroupSpace",
+    "HierarchySpace": "mlrh.spaces.hierarchy.HierarchySpace",
+    "OpenSpace": "mlrh.spaces.open.OpenSpace",
     "Targets": "mlrh.estimators._targets.Targets",
     "KeptRows": "mlrh.estimators.linear._KeptRows",
     "ToDense": "mlrh.automatic.ToDense",
@@ -62,30 +68,21 @@ OURS = {
     "Model": "mlrh.automatic.Model",
 }
 NAMES = {place: name for name, place in OURS.items()}
-# What files of format 1 hold and models no longer have: rows that partial_fit was shown, and a number of threads.
-DROPPED = {"MLRHClassifier": ("_stream",), "CardinalitySpace": ("n_jobs",)}
-# Classes of scikit-learn that skops doesn't know and that run nothing when loaded: folds that `cv` may be, and what
-# OneVsRestClassifier holds for a label that all rows or none have.
-SPLITTERS = (
-    *("KFold", "GroupKFold", "StratifiedKFold", "StratifiedGroupKFold", "RepeatedKFold", "RepeatedStratifiedKFold"),
-    *("ShuffleSplit", "GroupShuffleSplit", "StratifiedShuffleSplit", "TimeSeriesSplit", "PredefinedSplit"),
-    *("LeaveOneOut", "LeavePOut", "LeaveOneGroupOut", "LeavePGroupsOut"),
-)
-TRUSTED = [
-    "sklearn.multiclass._ConstantPredictor",
-    *(f"{getattr(model_selection, name).__module__}.{name}" for name in SPLITTERS),
-]
-
+# What files of format 1 hold and models no longer have: rows and passes of partial_fit, and a number of threads.
+DROPPED = {"MLRHClassifier": ("_stream", "n_passes_", "n_samples_counted_"), "CardinalitySpace": ("n_jobs",)}
 # A dict with this key stands for an object: the key's value says what it is, the other entries what it is made of.
 TAG = "mlrh"
-SCALARS = (type(None), bool, int, float, str)
 COLLECTIONS = {kind.__name__: kind for kind in (tuple, set, frozenset)}
 TREES = {kind.__name__: kind for kind in (KDTree, BallTree)}
+TREE_BYTES = 6  # for each byte of the rows: the rows, and up to two nodes a row with two bounds each
 COMPRESSED = {
     kind.__name__: kind for kind in (sparse.csr_array, sparse.csc_array, sparse.csr_matrix, sparse.csc_matrix)
 }
 PICKLE_START = b"\x80"
-SKOPS_HEADER = "schema.json"
+DIRECTORY_ENTRY = b"PK\x01\x02"  # begins the entry of each member in an archive's directory
+MAX_MEMBERS = 1_000_000  # of an archive: one more takes 1 kB as soon as it is opened
+MAX_HEADER = 10_000  # bytes of the header, which holds a few short words
+THE_FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # of archives; the time of saving would make every file another one
 AN_ARCHIVE = "is an archive, but not a model file that mlrh saved"
 
 
@@ -102,8 +99,8 @@ def save(model: Any, path, *, keep_rows: bool = False) -> None:
     ----------
     model : object
         A classifier of mlrh, a scikit-learn estimator or pipeline with or without one, or a dict, list or tuple of such
-        models, arrays, numbers and strings. What could not be loaded again (functions, classes of other packages,
-        decision trees) is a ModelFileError that names it.
+        models, arrays, numbers and strings. What could not be loaded again (functions, classes of other packages) is
+        a ModelFileError that names it. The same model gives the same bytes.
     path : path of the file
         ".mlrh" is a good extension; any is allowed.
     keep_rows : bool, default=False
@@ -129,22 +126,30 @@ def save(model: Any, path, *, keep_rows: bool = False) -> None:
         raise ModelFileError(f"The model can't be written to {os.fspath(path)} ({reason}).") from error
 
 
-def load(path, *, spaces: Iterable[type[LabelSpace]] = ()) -> Any:
+def load(path, *, spaces: Iterable[type[LabelSpace]] = (), trusted: Iterable[type | str] = ()) -> Any:
     """The model that `save` wrote to a file; it predicts the same, bit for bit.
 
     (Arrays that were views with gaps come back without them, and NumPy may add up their products in another order.)
     A file that isn't one, is damaged, or holds what `save` would not write is a ModelFileError; no code of a file's
-    choice is run. A file of another version (MAJOR.MINOR) of mlrh or scikit-learn is loaded with a UserWarning.
+    choice is run. Every array is checked: its shape, its type, and that indices are in range. So is the memory that the
+    file asks for, by default at most a quarter of what is available; the environment variable MLRH_MAX_BYTES sets
+    another limit. A file of another version (MAJOR.MINOR) of mlrh or scikit-learn is loaded with a UserWarning.
 
     Parameters
     ----------
     path : path of the file
     spaces : classes
         Label spaces of your own that the file may hold; `from_dict` of the one that it names is called.
+    trusted : classes, or their full names
+        Classes of scikit-learn that are refused otherwise, because nothing here checks what a file gives them, and
+        compiled code may rely on it: support vector machines, trees, forests and others. The error lists them. A
+        hostile file can crash Python through such a class.
     """
-    shown = os.fspath(path)
-    data = _content(Path(path), shown)
-    model, differences = _from_bytes(data, shown, spaces)
+    shown, limit = os.fspath(path), max_bytes()
+    names = {kind if isinstance(kind, str) else _name(kind) for kind in trusted}
+    data = _content(Path(path), shown, limit)
+    accepted = names | _fitted.SCIKIT_LEARN.keys()
+    model, differences = _from_bytes(data, shown, spaces, accepts=accepted.__contains__, limit=limit)
     if differences:
         warnings.warn(
             f"{shown} was saved with {' and '.join(differences)}; it may predict differently, so better fit it again.",
@@ -161,45 +166,66 @@ def _to_bytes(model, keep_rows):
     try:
         encoder = _Encoder(keep_rows)
         tree = encoder.compact(encoder(model, "model"))
-        buffer = BytesIO(skops.io.dumps(tree))
-        with zipfile.ZipFile(buffer, "a") as archive:
-            archive.writestr(HEADER, json.dumps({"format": FORMAT, **_versions()}))
-        data = buffer.getvalue()
+        data = _without_chance(skops.io.dumps(tree))
     except RecursionError as error:
         raise ModelFileError("The model can't be saved: it holds itself, or its parts are nested too deep.") from error
+    except MemoryError as error:
+        raise ModelFileError("The model can't be saved, because there is not enough memory for its file.") from error
     except ModelFileError:
         raise
     except Exception as error:
         raise ModelFileError(f"The model can't be saved ({_reason(error)}).") from error
     try:
-        _from_bytes(data, "what would be written", encoder.spaces)
+        _from_bytes(data, "what would be written", encoder.spaces, accepts=lambda name: True, limit=None)
     except ModelFileError as error:
         raise ModelFileError(f"The model can't be saved, because {str(error).rstrip('.')}.") from error
     return data
 
 
-def _from_bytes(data, shown, spaces):
-    """The model, and the versions with which it was saved that differ from ours, in words."""
-    import skops.io
+def _without_chance(data):
+    """The archive without times and addresses in memory, and with our header."""
+    names: dict[str, str] = {}  # of members
+    numbers: dict[int, int] = {}  # of nodes that could be shared
 
+    def settled(node):
+        if type(node) is list:
+            return [settled(item) for item in node]
+        if type(node) is not dict:
+            return node
+        node = dict(node)
+        if "__loader__" in node:
+            number = node.pop("__id__", None)
+            # Whether two equal numbers, texts or types are one object is chance.
+            if node["__loader__"] not in ("JsonNode", "TypeNode", "FunctionNode"):
+                node["__id__"] = numbers.setdefault(number, len(numbers) + 1)
+            if "file" in node:
+                node["file"] = names.setdefault(node["file"], f"{len(names)}{Path(node['file']).suffix}")
+        return {key: settled(value) for key, value in node.items()}
+
+    buffer = BytesIO()
+    with zipfile.ZipFile(BytesIO(data)) as given, zipfile.ZipFile(buffer, "w") as archive:
+        schema = settled(json.loads(given.read(SCHEMA)))
+        header = {"format": FORMAT, **_versions()}
+        texts = {HEADER: json.dumps(header), SCHEMA: json.dumps(schema, separators=(",", ":"))}
+        for name, text in texts.items():
+            archive.writestr(zipfile.ZipInfo(name, THE_FIRST_DAY), text)
+        for old, name in names.items():
+            archive.writestr(zipfile.ZipInfo(name, THE_FIRST_DAY), given.read(old))
+    return buffer.getvalue()
+
+
+def _from_bytes(data, shown, spaces, *, accepts, limit):
+    """The model, and the versions with which it was saved that differ from ours, in words."""
     with _one_sentence(shown):
-        header = _header(data, shown)
-        foreign = _untrusted(data)
-        if foreign:
-            names = _line(", ".join(foreign))
-            raise ModelFileError(f"{shown} holds what a model file must not hold, and is not loaded: {names}.")
+        budget = Budget(limit)
+        budget.take(len(data))
+        with _opened(data, shown) as archive:
+            header = _header(archive, shown)
+            tree = plain_tree(archive, budget, accepts=accepts, others={HEADER})
         with warnings.catch_warnings():
             # Said once by load, and of MAJOR.MINOR only, not by every estimator.
             warnings.simplefilter("ignore", InconsistentVersionWarning)
-            tree = skops.io.loads(data, trusted=TRUSTED)
-        return _Decoder(shown, header["format"], spaces)(tree), _differences(header)
-
-
-def _untrusted(data):
-    """Names of what a file holds that it must not hold."""
-    import skops.io
-
-    return [name for name in skops.io.get_untrusted_types(data=data) if name not in TRUSTED]
+            return _Decoder(shown, header["format"], spaces, budget)(tree), _differences(header)
 
 
 @contextmanager
@@ -209,11 +235,15 @@ def _one_sentence(shown):
         yield
     except ModelFileError:
         raise
+    except Refused as error:
+        raise ModelFileError(f"{shown} {_line(str(error), 300 if isinstance(error, Foreign) else 1000)}.") from error
+    except MemoryError as error:
+        raise ModelFileError(f"{shown} needs more memory than there is.") from error
     except Exception as error:
         raise ModelFileError(f"{shown} is damaged or was changed after it was saved ({_reason(error)}).") from error
 
 
-def _content(path, shown):
+def _content(path, shown, limit):
     if path.is_dir():
         raise ModelFileError(f"{shown} is a folder, not a model file.")
     if not path.exists():
@@ -221,25 +251,38 @@ def _content(path, shown):
     if not path.is_file():
         raise ModelFileError(f"{shown} is not a regular file, so it can't be a model file.")
     try:
-        return path.read_bytes()
+        with _one_sentence(shown), open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            Budget(limit).take(size)
+            return file.read(size)
     except OSError as error:
         raise ModelFileError(f"{shown} can't be read ({error.strerror}).") from error
 
 
-def _header(data, shown):
-    """The file's header, once it is clear that the file is ours."""
+def _opened(data, shown):
+    """The archive, once it is clear that it is one and that a small file can't ask for much memory by it."""
     if not zipfile.is_zipfile(BytesIO(data)):
         raise ModelFileError(f"{shown} {_what_else(data)}.")
-    with zipfile.ZipFile(BytesIO(data)) as archive:
-        members = archive.infolist()
-        # save never compresses, so that no small file can ask for much memory.
-        is_packed = any(m.compress_type != zipfile.ZIP_STORED or m.file_size > len(data) for m in members)
-        if HEADER not in archive.namelist():
-            is_skops = SKOPS_HEADER in archive.namelist() and not is_packed
-            raise ModelFileError(f"{shown} {_what_skops_holds(data) if is_skops else AN_ARCHIVE}.")
-        if is_packed:
-            raise ModelFileError(f"{shown} was changed after it was saved: it has compressed parts.")
-        header = json.loads(archive.read(HEADER))
+    if data.count(DIRECTORY_ENTRY) > MAX_MEMBERS:
+        raise ModelFileError(f"{shown} has more than {MAX_MEMBERS} parts, so it is not a model file that mlrh saved.")
+    return zipfile.ZipFile(BytesIO(data))
+
+
+def _header(archive, shown):
+    """The file's header, once it is clear that the file is ours."""
+    members, names = archive.infolist(), archive.namelist()
+    is_packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
+    if HEADER not in names:
+        is_skops = SCHEMA in names and not is_packed
+        raise ModelFileError(f"{shown} {_what_skops_holds(archive) if is_skops else AN_ARCHIVE}.")
+    if is_packed:
+        raise ModelFileError(f"{shown} was changed after it was saved: it has compressed parts.")
+    # Members that lie in each other, or several of one name, could be read to more than the file has.
+    if sum(member.file_size for member in members) > archive.start_dir or len(set(names)) < len(names):
+        raise ModelFileError(f"{shown} was changed after it was saved: its parts overlap or have the same name.")
+    if archive.getinfo(HEADER).file_size > MAX_HEADER:
+        raise ModelFileError(f"{shown} was changed after it was saved: its header is too long.")
+    header = json.loads(archive.read(HEADER))
     if header["format"] not in FORMATS:
         theirs = _line(f"format {header['format']} of mlrh {header['mlrh']}")
         known = " and ".join(map(str, FORMATS))
@@ -247,15 +290,15 @@ def _header(data, shown):
     return header
 
 
-def _what_skops_holds(data):
+def _what_skops_holds(archive):
     """What an archive is that skops may have written, but not mlrh."""
-    import skops.io
-
+    holds = "; skops.io.load may load it"
     try:
-        foreign = skops.io.get_untrusted_types(data=data)
+        plain_tree(archive, Budget(max_bytes()), accepts=lambda name: True, others=set())
+    except Foreign as error:
+        holds = f"; it is not loaded and holds {_line(', '.join(error.names))}"
     except Exception:  # as in _one_sentence, but this file never was ours
         return AN_ARCHIVE
-    holds = f"; it is not loaded and holds {_line(', '.join(foreign))}" if foreign else "; skops.io.load may load it"
     return f"is a skops file, but not a model file that mlrh saved{holds}"
 
 
@@ -286,10 +329,10 @@ def _reason(error):
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _line(text):
-    """At most one line of a text that a file may have written."""
+def _line(text, limit=300):
+    """At most one line, of so many characters, of a text that a file may have written."""
     line = " ".join(text.split())
-    return line if len(line) <= 300 else f"{line[:300]} ..."
+    return line if len(line) <= limit else f"{line[:limit]} ..."
 
 
 def _name(kind):
@@ -342,7 +385,9 @@ class _Encoder:
         if kind is list:
             return self._items(value, where)
         if kind in COLLECTIONS.values():
-            return {TAG: kind.__name__, "items": self._items(value, where)}
+            items = self._items(value, where)
+            # The order within a set is chance.
+            return {TAG: kind.__name__, "items": items if kind is tuple else sorted(items, key=repr)}
         if kind in (dict, MappingProxyType):
             return self._mapping(value, where)
         if kind in (np.ndarray, np.memmap):
@@ -416,15 +461,19 @@ class _Encoder:
 
 
 def _checked(value, where):
-    """The value, if skops can write it and trusts what it wrote."""
+    """The value, if skops can write it, and if what it writes can be read."""
     import skops.io
 
     kind = _name(type(value))
     found = [kind]
-    # skops takes a subclass of these for the class itself.
-    if not isinstance(value, str | int | float):
+    # skops takes a subclass of these for the class itself, and names a method by its object.
+    if not isinstance(value, str | int | float | MethodType):
         try:
-            found = _untrusted(skops.io.dumps(value))
+            with zipfile.ZipFile(BytesIO(skops.io.dumps(value))) as archive:
+                plain_tree(archive, Budget(None), accepts=lambda name: True, others=set())
+            found = []
+        except Foreign as error:
+            found = error.names
         except Exception as error:
             raise ModelFileError(f"{where} can't be saved, because a model file may not hold a {kind}.") from error
     if found:
@@ -437,17 +486,17 @@ def _checked(value, where):
 class _Decoder:
     """Objects from their plain forms; remembers them, so that what is shared stays shared."""
 
-    def __init__(self, shown, format, spaces):
-        self._shown, self._format, self._done = shown, format, {}
+    def __init__(self, shown, format, spaces, budget):
+        self._shown, self._format, self._budget, self._done = shown, format, budget, {}
         self._spaces = {_name(kind): kind for kind in spaces}
         self._builders: dict[str, Callable[..., Any]] = {
-            "json": lambda text: self(json.loads(text)),
+            "json": lambda text: self(read_json(text, self._budget)),
             "dict": lambda items: dict(self(items)),
             "dtype": lambda name: np.dtype(name),
             "objects": self._objects,
             "sparse": self._compressed,
             "space": self._space,
-            "tree": lambda kind, X, options: TREES[kind](X, **self(options)),
+            "tree": self._tree,
             **{name: lambda items, kind=kind: kind(self(items)) for name, kind in COLLECTIONS.items()},
         }
 
@@ -463,20 +512,36 @@ class _Decoder:
             return [self(item) for item in tree]
         if type(tree) is dict:
             return self._tagged(**tree) if TAG in tree else {key: self(value) for key, value in tree.items()}
-        if isinstance(tree, BaseEstimator):
-            vars(tree).update({name: self(value) for name, value in vars(tree).items()})
-        return tree
+        return self._object(tree) if isinstance(tree, Object) else tree
+
+    def _object(self, parts):
+        """An object of scikit-learn."""
+        cls, state = _class_at(parts.name), self(parts.attributes) or {}
+        if parts.arguments is not None:
+            value = cls(*self(parts.arguments))
+            if state:
+                value.__setstate__(state)
+            return value
+        _fitted.check(parts.name, cls, state)
+        value = cls.__new__(cls)
+        if hasattr(value, "__setstate__"):
+            value.__setstate__(state)
+        else:
+            vars(value).update(state)
+        return value
 
     def _tagged(self, **parts):
         """The object that a dict with TAG stands for."""
         tag = parts.pop(TAG)
+        if type(tag) is not str:  # a type would be one, too, for methods of text
+            raise Refused("is damaged or was changed after it was saved (the name of an object is no text)")
         # Files of format 1 name the module too, where the class no longer is.
         name = tag.rpartition(".")[2] if self._format == 1 else tag
         if name in OURS:
             state = self(parts["state"])
             if self._format == 1:
                 state = {key: value for key, value in state.items() if key not in DROPPED.get(name, ())}
-            return _assembled(_class_at(OURS[name]), state)
+            return _assembled(name, _class_at(OURS[name]), state)
         if tag not in self._builders:
             raise ModelFileError(f"{self._shown} holds a {_line(tag)}, which mlrh {mlrh.__version__} doesn't know.")
         return self._builders[tag](**parts)
@@ -491,12 +556,18 @@ class _Decoder:
     def _space(self, name, state):
         """A label space of the user's own."""
         if name not in self._spaces:
-            kind = name.rpartition(".")[2]
+            kind = str(name).rpartition(".")[2]
             raise ModelFileError(
-                f"{self._shown} holds a label space that is not of mlrh, {_line(name)}; if you trust it, load the file "
-                f"with spaces=[{_line(kind)}]."
+                f"{self._shown} holds a label space that is not of mlrh, {_line(str(name))}; if you trust it, load the "
+                f"file with spaces=[{_line(kind)}]."
             )
-        return _assembled(self._spaces[name], self(state))
+        return self._spaces[name].from_dict(self(state))
+
+    def _tree(self, kind, X, options):
+        options = self(options)
+        _fitted.check_tree_options(TREES[kind], X, options)
+        self._budget.take(TREE_BYTES * X.nbytes)
+        return TREES[kind](X, **options)
 
     def _compressed(self, kind, shape, data, indices, indptr):
         matrix = COMPRESSED[kind]((data, indices, indptr), shape=tuple(self(shape)))
@@ -509,10 +580,11 @@ def _class_at(place):
     return getattr(import_module(module), name)
 
 
-def _assembled(cls, state):
+def _assembled(name, cls, state):
     """An object from its parts, which the constructors of spaces and dataclasses judge; all others are attributes."""
     if issubclass(cls, LabelSpace):
         return cls.from_dict(state)
+    _fitted.check(name, cls, state)
     if is_dataclass(cls):
         constructor: Any = cls
         return constructor(**state)

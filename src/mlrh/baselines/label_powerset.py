@@ -1,5 +1,6 @@
 """Label powerset: every label set of training is a class."""
 
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ from sklearn.utils.validation import validate_data
 
 from mlrh._sklearn import HasMethods, fit_context, num_samples
 from mlrh.baselines._base import _has_proba, _log_proba, _SetClassifier, _weights_to_pass_on
-from mlrh.estimators import _targets
+from mlrh.estimators import _features, _targets, _whole_fit
 from mlrh.estimators._held_out import validated_rows
 from mlrh.spaces import LabelSetDistribution, listed_sets
 from mlrh.spaces.observed import distinct_sets
@@ -68,7 +69,9 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
         -------
         self
         """
-        X = validate_data(self, X, skip_check_array=True)
+        _features.check(X)
+        fitted = copy(self)  # if this fit fails, self keeps the last one
+        X = validate_data(fitted, X, skip_check_array=True)
         form, Y = _targets.encode(y)
         _targets.check_same_length(X, Y)
         weights, options = _weights_to_pass_on(self._chosen(), sample_weight, X)
@@ -78,8 +81,9 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
         # Rows of weight 0 get the class 0: a class of their own would become a possible answer.
         codes = np.zeros(len(Y), np.int64)
         codes[support] = codes_of_support
-        self.estimator_ = clone(self._chosen()).fit(X, codes, **options) if len(sets) > 1 else None
-        self._targets, self.classes_, self.sets_ = form, form.classes, sets
+        fitted.estimator_ = clone(self._chosen()).fit(X, codes, **options) if len(sets) > 1 else None
+        fitted._targets, fitted.classes_, fitted.sets_ = form, form.classes, sets
+        _whole_fit.keep(self, vars(fitted), without=vars(self))
         return self
 
     @available_if(lambda self: _has_proba(self, self._chosen()))

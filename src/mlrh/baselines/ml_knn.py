@@ -1,18 +1,16 @@
 """ML-kNN: Bayes' rule on the labels of the nearest rows."""
 
+from copy import copy
 from numbers import Integral, Real
 from typing import Self
 
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
-from sklearn.utils.validation import (
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted
 
 from mlrh._sklearn import Interval, fit_context
 from mlrh.baselines._base import _SetClassifier
-from mlrh.estimators import _targets
+from mlrh.estimators import _features, _targets, _whole_fit
 
 
 class MLkNN(_SetClassifier):
@@ -76,17 +74,19 @@ class MLkNN(_SetClassifier):
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y) -> Self:
         """Fit to X (n_samples, n_features), dense or sparse, and y in any of the forms of MLRHClassifier."""
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
+        fitted = copy(self)  # if this fit fails, self keeps the last one
+        X = _features.validated(fitted, X, reset=True)
         form, Y = _targets.encode(y)
         _targets.check_same_length(X, Y)
         if len(Y) < 2:
             raise ValueError("Neighbours of training rows need at least 2 rows; got n_samples=1.")
         n_neighbors = min(self.n_neighbors, len(Y) - 1)
-        self.neighbors_ = NearestNeighbors(n_neighbors=n_neighbors, metric=self.metric, n_jobs=self.n_jobs).fit(X)
-        self._Y, self.n_neighbors_ = Y, n_neighbors
-        self.prior_ = (self.smoothing + Y.sum(axis=0, dtype=np.int64)) / (2 * self.smoothing + len(Y))
-        self.count_proba_ = self._count_proba(self._counts(None))
-        self._targets, self.classes_ = form, form.classes
+        fitted.neighbors_ = NearestNeighbors(n_neighbors=n_neighbors, metric=self.metric, n_jobs=self.n_jobs).fit(X)
+        fitted._Y, fitted.n_neighbors_ = Y, n_neighbors
+        fitted.prior_ = (self.smoothing + Y.sum(axis=0, dtype=np.int64)) / (2 * self.smoothing + len(Y))
+        fitted.count_proba_ = fitted._count_proba(fitted._counts(None))
+        fitted._targets, fitted.classes_ = form, form.classes
+        _whole_fit.keep(self, vars(fitted), without=vars(self))
         return self
 
     def predict_proba(self, X) -> np.ndarray:
@@ -113,7 +113,7 @@ class MLkNN(_SetClassifier):
 
     def _marginals(self, X):
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        X = _features.validated(self, X, reset=False)
         counts, labels = self._counts(X), np.arange(len(self.prior_))
         absent = (1.0 - self.prior_) * self.count_proba_[0, labels, counts]
         present = self.prior_ * self.count_proba_[1, labels, counts]

@@ -1,5 +1,6 @@
 """OrConstant: a wrapper that lets a classifier be fitted to a label that all rows have, or none."""
 
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ from sklearn.utils.validation import validate_data
 
 from mlrh._sklearn import HasMethods, fit_context, num_samples
 from mlrh.baselines._base import _has_proba, _weights_to_pass_on
-from mlrh.estimators import _targets
+from mlrh.estimators import _features, _targets, _whole_fit
 from mlrh.estimators._held_out import validated_rows
 
 
@@ -56,20 +57,23 @@ class OrConstant(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     @fit_context(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None) -> Self:
         """Fit the estimator to X and classes y (n_samples,), unless all rows of positive weight have the same class."""
-        X, y = validate_data(self, X, y, skip_check_array=True)
+        _features.check(X)
+        fitted = copy(self)  # if this fit fails, self keeps the last one
+        X, y = validate_data(fitted, X, y, skip_check_array=True)
         y = column_or_1d(y, warn=True)
         weights, options = _weights_to_pass_on(self.estimator, sample_weight, X)
         _targets.check_same_length(X, y)
         assert_all_finite(y, input_name="y")
         check_classification_targets(y)
         seen = np.unique(y[weights > 0])
-        self.estimator_, self.constant_ = None, None
+        fitted.estimator_, fitted.constant_ = None, None
         if len(seen) == 1:
-            self.constant_ = seen[0]
-            self.classes_ = np.array([0, 1], seen.dtype) if seen[0] in (0, 1) else seen
+            fitted.constant_ = seen[0]
+            fitted.classes_ = np.array([0, 1], seen.dtype) if seen[0] in (0, 1) else seen
         else:
-            self.estimator_ = clone(self.estimator).fit(X, y, **options)
-            self.classes_ = self.estimator_.classes_
+            fitted.estimator_ = clone(self.estimator).fit(X, y, **options)
+            fitted.classes_ = fitted.estimator_.classes_
+        _whole_fit.keep(self, vars(fitted), without=vars(self))
         return self
 
     def predict(self, X):

@@ -1,5 +1,6 @@
 """The command line: parse, call, print. Every error is one sentence on standard error and exit code 2."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -8,6 +9,7 @@ import typer
 from mlrh import __version__
 from mlrh.cli._experiments import compare, datasets, reproduce
 from mlrh.cli._models import evaluate, fit, predict, tag
+from mlrh.cli._output import visible
 
 __all__ = ["app", "run"]
 
@@ -49,11 +51,24 @@ def run() -> int:
         if hasattr(error, "show"):
             error.show()
             return 2
-        if isinstance(error, ValueError | OSError | ImportError):
+        if isinstance(error, MemoryError):
+            reason = f" ({error})" if str(error) else ""
+            return _fail(f"There is not enough memory{reason}; use a smaller file, or a machine with more memory.")
+        if isinstance(error, OSError):
+            return _fail(_of_system(error))
+        if isinstance(error, ValueError | ImportError):
             return _fail(str(error) or type(error).__name__)
         raise
 
 
+def _of_system(error):
+    """What the system said and of which file, in a sentence."""
+    if error.errno is None or not error.strerror:
+        return str(error) or type(error).__name__
+    files = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    return f"{' and '.join(files)}: {error.strerror}." if files else f"{error.strerror}."
+
+
 def _fail(sentence):
-    print(f"Error: {' '.join(sentence.split())}", file=sys.stderr)
+    print(f"Error: {visible(' '.join(sentence.split()))}", file=sys.stderr)
     return 2

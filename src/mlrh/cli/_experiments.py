@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from mlrh.cli._inputs import FormatOption, IgnoreOption, JobsOption, LabelsOption, chosen_labels, read_data
-from mlrh.cli._output import quiet_if_closed, say, warnings_as_notes
+from mlrh.cli._output import quiet_if_closed, say, visible, warnings_as_notes
 
 METHODS = (  # written out, so that --help needs none of what they are made of; a test compares
     "mlrh-rbf, mlrh-rbf-observed, mlrh-linear, mlrh-linear-observed, br-svm, lp-svm, lp-lr, br-lr, cc-lr, lp-rf, ml-knn"
@@ -176,13 +177,13 @@ def _on_bar(bar):
 
     def report(stage, progress):
         if stage not in stages:
-            stages[stage] = bar.add_task(stage, total=progress.n_tasks, left="", running="")
+            stages[stage] = bar.add_task(escape(visible(stage)), total=progress.n_tasks, left="", running="")
         running = ", ".join(dict.fromkeys(f"{task.dataset} {task.family}" for task in progress.running))
         done = progress.n_done == progress.n_tasks
         left = "" if done else left_in_words(progress.seconds_left)
-        bar.update(stages[stage], completed=progress.n_done, left=left, running=running)
+        bar.update(stages[stage], completed=progress.n_done, left=left, running=escape(visible(running)))
         if progress.failure:
-            bar.console.print(_failed(progress), markup=False)
+            bar.console.print(visible(_failed(progress)), markup=False)
 
     return report
 

@@ -1,5 +1,6 @@
 """What commands read: data files or standard input, names of labels, and model files. Prints nothing."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -24,6 +25,14 @@ IgnoreOption = Annotated[
     list[str] | None,
     typer.Option(
         "--ignore", help="Column that is not a feature, such as a number that identifies rows. May be repeated."
+    ),
+]
+GroupsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--groups",
+        help='JSON file of groups of labels with limits: [{"labels": ["red", "blue"], "least": 1, "most": 1}, ...]. '
+        "Labels in no group are free.",
     ),
 ]
 JobsOption = Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; default: all cores.")]
@@ -89,6 +98,34 @@ def read_labelled_rows(file: str, model: Any, labels: Any, format: str | None) -
     return data
 
 
+def read_groups(path: Path) -> Any:
+    """The label space of a JSON file: a list of objects with labels (names), least and most."""
+    from mlrh.data import DataError
+    from mlrh.spaces import GroupSpace
+
+    form = 'a list such as [{"labels": ["red", "blue"], "least": 1, "most": 1}]'
+    try:
+        groups = json.loads(path.read_text("utf-8-sig"))
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; --groups takes a JSON file, {form}.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8; convert it.") from error
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {error.lineno}: is not JSON ({error.msg}); write {form}.") from error
+    except RecursionError as error:
+        raise DataError(f"{path}: is nested too deeply; write {form}.") from error
+    for number, group in enumerate(groups if isinstance(groups, list) else [groups]):
+        is_group = isinstance(group, dict) and group.keys() == {"labels", "least", "most"}
+        if not isinstance(groups, list) or not is_group or not isinstance(group["labels"], list):
+            raise DataError(f"{path}: group {number} must have labels, least and most; write {form}.")
+        if not all(isinstance(label, str) for label in group["labels"]):
+            raise DataError(f"{path}: the labels of group {number} must be names; write {form}.")
+    try:
+        return GroupSpace([(group["labels"], group["least"], group["most"]) for group in groups])
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
 def load_model(path: Path) -> Any:
     """The model of a file that `mlrh fit` saved."""
     from mlrh.automatic import Model
@@ -105,13 +142,11 @@ def load_model(path: Path) -> Any:
 
 def _names_in_file(value):
     from mlrh.data import DataError
+    from mlrh.data._sources import load
 
-    try:
-        lines = re.split("\r\n|\r|\n", Path(value).read_text("utf-8-sig"))
-    except FileNotFoundError as error:
-        raise DataError(f"{value}: no such file; --labels takes names, an XML file, or a file of names.") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{value}: is not UTF-8; convert it.") from error
+    if not Path(value).exists():
+        raise DataError(f"{value}: no such file; --labels takes names, an XML file, or a file of names.")
+    lines = load(value).lines()
     names = [_name_in_line(line.strip()) for line in lines if line.strip()]
     if not names:
         raise DataError(f"{value}: holds no name of a label; write one per line.")

@@ -15,12 +15,14 @@ from mlrh.cli._inputs import (
     FORMAT_HELP,
     Format,
     FormatOption,
+    GroupsOption,
     IgnoreOption,
     JobsOption,
     LabelsOption,
     chosen_labels,
     load_model,
     read_data,
+    read_groups,
     read_labelled_rows,
 )
 
@@ -37,9 +39,13 @@ def fit(
     ignore: IgnoreOption = None,
     format: FormatOption = None,
     label_space: Annotated[
-        Literal["auto", "cardinality", "observed"],
-        typer.Option("--label-space", help="All sets of the sizes that the rows show, or only the sets they show."),
+        Literal["auto", "cardinality", "observed", "open"],
+        typer.Option(
+            "--label-space",
+            help="All sets of the sizes that the rows show, only the sets they show, or all with a bias for these.",
+        ),
     ] = "auto",
+    groups: GroupsOption = None,
     kernel: Annotated[
         Literal["auto", "linear", "rbf"], typer.Option("--kernel", help="Linear or RBF scores.")
     ] = "auto",
@@ -53,14 +59,15 @@ def fit(
 ) -> None:
     """Fit a model to a data file and save it.
 
-    Kernel, C, gamma and label space are chosen by cross validation. An existing model file is replaced once the new
-    one is complete; any other existing file is refused.
+    Kernel, C, gamma and label space are chosen by cross validation; with --groups the label space is that of the
+    groups. An existing model file is replaced once the new one is complete; any other existing file is refused.
 
     Example: `mlrh fit songs.csv --labels happy,sad,calm --output songs.mlrh`
     """
     console = Console(stderr=True)
     chosen = chosen_labels(labels)
     target = _model_file(file, output, labels or [])
+    space = _label_space(label_space, groups)
     from mlrh.automatic import choose
     from mlrh.persistence import save
 
@@ -68,7 +75,7 @@ def fit(
         data = read_data(file, chosen, format).without(ignore or ())
     console.print(_output.facts({"data": _output.described_data(data)}), highlight=False)
     with _output.progress_bar(console) as report:
-        options = {"label_space": label_space, "kernel": kernel, "decision": decision}
+        options = {"label_space": space, "kernel": kernel, "decision": decision}
         model = choose(data, **options, n_folds=folds, seed=seed, n_jobs=jobs, report=report)
     save(model, target)
     _tell(console, model)
@@ -76,6 +83,13 @@ def fit(
     shown = f"{'FILE' if file == '-' else file}{' --labels ...' if labels else ''}"
     _output.say(console, f"For an estimate that isn't: mlrh compare {shown}\n")
     _output.say(console, f"Saved: {target}")
+
+
+def _label_space(name, groups):
+    """The name of --label-space, or the space of the file that --groups names."""
+    if groups is not None and name != "auto":
+        raise ValueError("--groups already says which label sets there are; leave out --label-space.")
+    return name if groups is None else read_groups(groups)
 
 
 def _model_file(file, output, labels):
@@ -142,7 +156,8 @@ def predict(
     r"""Predict label sets for new rows.
 
     Columns: row (from 1), labels, probability of that label set. In CSV, labels are separated by ; and a ; or \ within
-    a name has a \ before it; in jsonl and parquet they are a list. Label columns that the file may have are ignored,
+    a name has a \ before it, and a name that a spreadsheet would run, such as =1+1, a ' (numbers stay as they are); in
+    jsonl and parquet they are a list. Label columns that the file may have are ignored,
     and so are columns that the model doesn't know, whatever they hold. Values of nominal columns that it doesn't know
     count as missing, and are noted. With --top the sets are the most probable ones, whatever the decision.
     An existing file is replaced only if it holds predictions.
@@ -197,7 +212,7 @@ def evaluate(
         if as_json:
             typer.echo(json.dumps({"n_rows": len(data.Y), **measured}))
         else:
-            typer.echo(f"{data.name}: {len(data.Y):,} rows")
+            typer.echo(_output.visible(f"{data.name}: {len(data.Y):,} rows"))
             Console().print(_output.metrics_table(measured), highlight=False)
 
 

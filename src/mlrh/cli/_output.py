@@ -4,15 +4,15 @@ A prediction is a dict with the keys of `columns`: row, rank (where several sets
 of names), probability, and "P(name)" for each label whose marginal is asked for.
 """
 
-import csv
 import io
 import json
 import os
+import re
 import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from mlrh._files import naming
 
 Target = Literal["csv", "jsonl", "parquet"]
 SUFFIXES: dict[str, Target] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -67,18 +69,23 @@ def check_replaced(output: str) -> None:
     path = Path(output)
     if not path.exists() or not path.stat().st_size:
         return
-    start = path.read_bytes()[:4096]
+    with naming(path), open(path, "rb") as file:
+        start = file.read(4096)
     if start.startswith(b"\x1f\x8b"):
-        start = zlib.decompressobj(wbits=31).decompress(start)
+        with suppress(zlib.error):  # damaged, so not ours
+            start = zlib.decompressobj(wbits=31).decompress(start, 4096)
     is_ours = start.startswith((b"row,", b'{"row": ')) or (start.startswith(b"PAR1") and _has_row_column(path))
     if not is_ours:
         raise ValueError(f"{output} exists and holds no predictions; remove it or choose another name with --output.")
 
 
 def _has_row_column(path):
-    from pyarrow import parquet
+    from pyarrow import ArrowException, parquet
 
-    return "row" in parquet.read_schema(path).names
+    try:
+        return "row" in parquet.read_schema(path).names
+    except (ArrowException, OSError):
+        return False
 
 
 def write_predictions(chunks: Chunks, columns: list[str], output: str, format: Target) -> None:
@@ -93,18 +100,23 @@ def write_predictions(chunks: Chunks, columns: list[str], output: str, format: T
         write_texts({Path(output): texts})
         return
     with quiet_if_closed() as out:
+        is_terminal = out.isatty()
         for text in texts:
-            out.buffer.write(text.encode("utf-8"))
+            out.buffer.write((visible(text) if is_terminal else text).encode("utf-8"))
             out.flush()
 
 
 def joined(names: Iterable[str]) -> str:
     r"""Names in one text, separated by semicolons; a semicolon or backslash within a name has a backslash before it.
 
-    >>> print(joined(["calm", "rock; roll", "c\\"]))
-    calm;rock\; roll;c\\
+    A name that a spreadsheet would run as a formula has a quote before it, see `mlrh.data._tables.guarded`.
+
+    >>> print(joined(["calm", "rock; roll", "c\\", "=1+1"]))
+    calm;rock\; roll;c\\;'=1+1
     """
-    escaped = (name.replace(ESCAPE, ESCAPE * 2).replace(SEPARATOR, ESCAPE + SEPARATOR) for name in names)
+    from mlrh.data._tables import guarded
+
+    escaped = (guarded(name).replace(ESCAPE, ESCAPE * 2).replace(SEPARATOR, ESCAPE + SEPARATOR) for name in names)
     return SEPARATOR.join(escaped)
 
 
@@ -130,10 +142,10 @@ def standard_output() -> Any:
 
 
 def _csv_texts(chunks, columns):
+    from mlrh.data._tables import csv_line
+
     for rows in chain([[columns]], ([[_cell(record[name]) for name in columns] for record in own] for own in chunks)):
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        yield text.getvalue()
+        yield "".join(map(csv_line, rows))
 
 
 def _cell(value):
@@ -178,9 +190,22 @@ FLOOR_NOTE = "log-loss: P at least 1e-6\nheld impossible: P = 0"
 SCALINGS = {"standard": "standardised", "max_abs": "divided by the largest magnitude of each"}
 
 
+# What moves the cursor, colours, rings or turns the direction of writing, also in the 8-bit form (C1).
+CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    r"""The text with control characters, but for the end of a line, as Python writes them in quotes.
+
+    >>> print(visible("red" + chr(27) + "[31m"))
+    red\x1b[31m
+    """
+    return CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
+
+
 def say(console: Console, text: str) -> None:
     """Print a sentence without breaking long lines, so that paths in it can be copied."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -207,7 +232,7 @@ def progress_bar(console: Console) -> Iterator[Callable[[int, int, str], None]]:
         task = bar.add_task("", total=None)
 
         def report(done, total, text):
-            bar.update(task, completed=done, total=total, description=escape(text))
+            bar.update(task, completed=done, total=total, description=escape(visible(text)))
 
         yield report
 
@@ -218,7 +243,7 @@ def facts(rows: Mapping[str, str]) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in rows.items():
-        table.add_row(name, escape(text))
+        table.add_row(name, escape(visible(text)))
     return table
 
 

@@ -2,8 +2,8 @@
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from mlrh.data._columns import (
+    ENTRY,
     HOW,
     BadCellError,
     Ignored,
@@ -45,6 +46,7 @@ def read_arff(source: Source, choice: LabelChoice | None, schema: Schema | None 
     """
     lines = source.lines()
     header = _header(lines, source)
+    choice = _choice(header, choice, source)
     labels = _labels(header, choice, source)
     encoders = _encoders(header.attributes, labels, schema, source)
     texts = enumerate(map(str.strip, lines[header.n_lines :]), header.n_lines + 1)
@@ -59,21 +61,28 @@ def read_arff(source: Source, choice: LabelChoice | None, schema: Schema | None 
     described_features = [(names[column], encoders[column]) for column in features]
     label_names = [name for _, name in labels]
     rows_of = IDENTIFIER_ROWS if schema is None else None
-    return described(X, Y, features=described_features, label_names=label_names, source=source, identifier_rows=rows_of)
+    options = {"features": described_features, "label_names": label_names, "source": source}
+    data = described(X, Y, **options, identifier_rows=rows_of)
+    return data if choice is None else replace(data, parent_names=choice.parent_names)
+
+
+def _choice(header, choice, source):
+    """The caller's choice of labels, else None where the relation name says -C n, else that of the XML beside."""
+    if choice is not None or _meka_labels(header.relation, len(header.attributes), source) is not None:
+        return choice
+    path = _xml_beside(source)
+    if path is None:
+        what = "nothing says which attributes are labels (no usable -C n in the relation name, no XML beside it)"
+        raise source.error(f"{what}; {HOW}.")
+    return read_xml(path)
 
 
 def _labels(header, choice, source):
-    """Columns and names of the labels: the caller's choice, else -C n of the relation name, else the XML beside."""
+    """Columns and names of the labels: those of the choice, or -C n of the relation name."""
     attributes = header.attributes
     if choice is None:
         columns = _meka_labels(header.relation, len(attributes), source)
-        if columns is not None:
-            return [(column, attributes[column].name) for column in columns]
-        path = _xml_beside(source)
-        if path is None:
-            what = "nothing says which attributes are labels (no usable -C n in the relation name, no XML beside it)"
-            raise source.error(f"{what}; {HOW}.")
-        choice = read_xml(path)
+        return [(column, attributes[column].name) for column in columns or ()]
     other = {attribute.other: column for column, attribute in enumerate(attributes)}
     return label_columns(choice, [attribute.name for attribute in attributes], source, other=other)
 
@@ -118,6 +127,11 @@ def _feature_encoder(attribute, source):
 def _dense_matrices(rows, names, encoders, labels, source):
     """X and Y of rows that list every value."""
     features = sorted(set(range(len(names))) - set(labels))
+    # A row that is cut must not make room for all the values that it should have had.
+    for line, row in rows:
+        if row.count(",") + 1 < len(names):
+            _dense_cells([(line, row)], len(names), source)
+    source.afford(8 * len(rows) * len(names), f"{len(rows)} rows of {len(names)} values")
     X, Y = np.empty((len(rows), len(features))), np.empty((len(rows), len(labels)), np.int8)
     step = max(1, CELLS_PER_CHUNK // len(names))
     for start in range(0, len(rows), step):
@@ -307,10 +321,9 @@ def _checked(attributes, source):
 
 PAIR = r"""[0-9]{1,9}\s++[^\s,'"{}]++\s*+"""
 PLAIN_ROW = re.compile(rf"\{{\s*+(?:{PAIR}(?:,\s*+{PAIR})*+)?+\}}")
-ENTRY = re.compile(rf"""\s*+([^\s,'"]++)\s++({QUOTED}|(?!['"])[^\s,]++)\s*+(,|\Z)""", re.DOTALL)
+LISTED = re.compile(rf"""\s*+([^\s,'"]++)\s++({QUOTED}|(?!['"])[^\s,]++)\s*+(,|\Z)""", re.DOTALL)
 INDEX = re.compile(r"[0-9]{1,9}")
 ENTRIES_PER_CHUNK = 2**18
-MAX_FILLED = 2**27  # entries that omitted values other than 0 may add
 
 
 def _sparse_matrices(rows, names, encoders, labels, source: Source):
@@ -341,10 +354,9 @@ def _csr(entries, omitted, n_rows, source):
     """CSR matrix of (row, column, value) entries; a column whose omitted value isn't 0 is filled up with it."""
     rows, columns, values = entries
     filled = np.flatnonzero(omitted != 0)
-    if len(filled) * n_rows > MAX_FILLED:
-        what = f"{len(filled)} attributes whose first value isn't 0 make the sparse rows dense; declare 0 first."
-        raise source.error(what)
     if len(filled):
+        what = f"{len(filled)} attributes whose first value isn't 0 make the sparse rows dense (declare 0 first), which"
+        source.afford(len(filled) * n_rows * ENTRY, what)
         place = np.full(len(omitted), -1)
         place[filled] = np.arange(len(filled))
         listed = place[columns] >= 0
@@ -359,6 +371,8 @@ def _csr(entries, omitted, n_rows, source):
 def _entries(rows, names, encoders, source):
     """Arrays of the row, column and value of every listed entry."""
     parts, start, tokens, counts = [], 0, [], []
+    n_entries = source.content.count(b",") + len(rows)
+    source.afford(n_entries * ENTRY, f"{n_entries} entries")
     for place, (line, row) in enumerate(rows):
         own = _tokens(row, len(names), line, source)
         tokens.extend(own)
@@ -389,7 +403,7 @@ def _careful_tokens(row, n_columns):
         raise ValueError(f"a row of a sparse file must be {{index value, ...}}; found {shown(row)} (is it cut?).")
     body, tokens, place = row[1:-1], [], 0
     while True:
-        match = ENTRY.match(body, place)
+        match = LISTED.match(body, place)
         if match is None:
             raise ValueError(f"expected an index and a value at {shown(body[place:])} (is a quote not closed?).")
         if not INDEX.fullmatch(match[1]):
@@ -438,6 +452,8 @@ def arff_texts(data: MultilabelData, path: Path, layout: str) -> dict[Path, Iter
     if layout not in ("mulan", "meka"):
         raise ValueError(f"layout must be 'mulan' or 'meka'; got {layout!r}.")
     check_names(data, path)
+    if not len(data.Y) or not (data.feature_names or data.label_names):
+        raise DataError(f"{path}: an ARFF file needs at least one row and one attribute.")
     name = data.name.replace("\0", "")
     if layout == "meka":
         if not data.label_names:
@@ -447,7 +463,7 @@ def arff_texts(data: MultilabelData, path: Path, layout: str) -> dict[Path, Iter
     if xml == path:
         raise DataError(f"{path}: the labels' XML file has this name; choose another for the ARFF file.")
     relation = "data" if MEKA.search(name) else name
-    return {xml: iter([_xml_text(data.label_names, str(xml))]), path: _file(data, relation, labels_first=False)}
+    return {xml: iter([_xml_text(data, str(xml))]), path: _file(data, relation, labels_first=False)}
 
 
 def _file(data, relation, *, labels_first):
@@ -533,9 +549,11 @@ def _xml_beside(source: Source) -> Path | None:
 
 
 def read_xml(path: Any) -> LabelChoice:
-    """The label names of a MULAN XML file, in its order; nested labels count like others."""
+    """The label names of a MULAN XML file, in its order; a label inside another has it as its parent."""
     source = load(path)
     names: list[str] = []
+    parents: dict[str, str] = {}
+    around: list[str] = []  # the labels that are open where the parser is
     parser = expat.ParserCreate(namespace_separator=" ")
     is_root = True
 
@@ -549,9 +567,20 @@ def read_xml(path: Any) -> LabelChoice:
             refuse(f"the root must be <labels>, as in MULAN files; found <{element[:40]}>.")
         is_root = False
         if element == "label":
-            names.append(attributes["name"] if "name" in attributes else refuse("a <label> needs the attribute name."))
+            name = attributes["name"] if "name" in attributes else refuse("a <label> needs the attribute name.")
+            if around and parents.get(name, around[-1]) != around[-1]:
+                both = f"{shown(parents[name])} and {shown(around[-1])}"
+                refuse(f"the label {shown(name)} has two parents, {both}; keep one: only a forest is read.")
+            if around:
+                parents[name] = around[-1]
+            names.append(name)
+            around.append(name)
 
-    parser.StartElementHandler = start
+    def end(tag):
+        if tag.rsplit(" ", 1)[-1] == "label":
+            around.pop()
+
+    parser.StartElementHandler, parser.EndElementHandler = start, end
     # Entities of a document type can expand to any size.
     parser.StartDoctypeDeclHandler = lambda *_: refuse("a document type (<!DOCTYPE>) is not allowed; remove it.")
     try:
@@ -563,16 +592,32 @@ def read_xml(path: Any) -> LabelChoice:
     except (LookupError, ValueError) as error:
         raise source.error(f"its XML can't be decoded ({error}); convert it to UTF-8.") from error
     refuse_repeats(names, source.where)
-    return LabelChoice(tuple(names), False, source.where)
+    return LabelChoice(tuple(names), False, source.where, parents)
 
 
-def _xml_text(names: Sequence[str], where: str) -> str:
-    """A MULAN XML file that names the labels."""
+def _xml_text(data: MultilabelData, where: str) -> str:
+    """A MULAN XML file that names the labels, each inside its parent."""
+    names, parents = data.label_names, data.parents.tolist()
     for name in names:
         if NOT_XML.search(name):
             raise DataError(f"{where}: XML can't hold the label name {shown(name)}; rename it or use layout='meka'.")
     escapes = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
-    lines = [f"<label name={quoteattr(name, escapes)}></label>" for name in names]
+    below: dict[int, list[int]] = {}
+    for label, parent in enumerate(parents):
+        below.setdefault(parent, []).append(label)
+    # Depth first, without recursion; None closes the label that was opened last.
+    lines: list[str] = []
+    waiting: list[int | None] = list(reversed(below.get(-1, [])))
+    while waiting:
+        step = waiting.pop()
+        if step is None:
+            lines.append("</label>")
+            continue
+        children = below.get(step, [])
+        lines.append(f"<label name={quoteattr(names[step], escapes)}>" + ("" if children else "</label>"))
+        waiting += [None, *reversed(children)] if children else []
+    if sum(line.startswith("<label ") for line in lines) < len(names):
+        raise DataError(f"{where}: the parents of the labels must be a forest; parent_names holds a cycle.")
     head = f'<?xml version="1.0" encoding="utf-8"?>\n<labels xmlns="{NAMESPACE}">'
     return "\n".join([head, *lines, "</labels>\n"])
 

@@ -7,7 +7,7 @@ or None for a missing one.
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ Plain = Callable[[str], str | None]
 HOW = "name the label columns or a MULAN XML file (--labels, or labels= in Python)"
 LABEL_WORDS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 MAX_INDICATORS = 2**31  # cells of Y, 2 GiB; more is rather a number to predict than a list of labels
+ENTRY = 100  # bytes that an entry of a sparse matrix takes while it is made: row, column and value, three times
 DECLARED_IDENTIFIER_ROWS = 20  # with another declared value in each of so many rows; in fewer it may be chance
 
 
@@ -165,11 +166,15 @@ def label_value(text: str) -> int | None:
 
 @dataclass(frozen=True)
 class LabelChoice:
-    """Names of labels; `in_order` says whether their order counts or the file's does."""
+    """Names of labels; `in_order` says whether their order counts or the file's does.
+
+    parent_names holds the parent of each label that has one.
+    """
 
     names: tuple[str, ...]
     in_order: bool
     origin: str
+    parent_names: Mapping[str, str] = field(default_factory=dict)
 
 
 def label_columns(choice: LabelChoice, names: Sequence[str], source: Source, *, other: Mapping[str, int] | None = None):
@@ -209,6 +214,7 @@ def check_size_of_indicators(n_rows: int, n_labels: int, source: Source) -> None
     if n_rows * n_labels > MAX_INDICATORS:
         what = f"{n_rows} rows with {n_labels} different labels are too many"
         raise source.error(f"{what}; choose fewer labels (--labels, or labels= in Python).")
+    source.afford(n_rows * n_labels, f"the {n_labels} labels of {n_rows} rows")
 
 
 def csr(values, rows, columns, shape) -> sparse.csr_array:

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from mlrh.data._columns import (
+    ENTRY,
     BadCellError,
     LabelChoice,
     Numbers,
@@ -25,6 +26,7 @@ INDEX = re.compile(r"[0-9]{1,18}")
 PLAIN_INDEX = re.compile(r"0|[1-9][0-9]{0,17}")
 MAX_FEATURES = 2_000_000  # unless n_features asks for more: every feature has a name, and a typo must not fill memory
 PAIRS_PER_CHUNK = 2**18
+NAME = 64  # bytes of a feature's name, a short string and its place
 
 
 def read_libsvm(
@@ -46,6 +48,7 @@ def read_libsvm(
         return MultilabelData(X, Y, schema.feature_names, names, source.stem)
     first = 0 if len(indices) and indices.min() == 0 else 1
     n_columns = _n_columns(indices, first, n_features, (rows, lines), source)
+    source.afford(n_columns * NAME, f"the names of {n_columns} features")
     X = csr(values, rows, indices - first, (len(labels), n_columns))
     return MultilabelData(X, Y, tuple(map(str, range(first, first + n_columns))), names, source.stem)
 
@@ -74,6 +77,8 @@ def _parsed(source):
     numbers = Numbers(str.strip)
     labels: list[list[int]] = []
     lines, parts, rows, indices, cells = [], [], [], [], []
+    n_pairs = source.content.count(b":")
+    source.afford(n_pairs * ENTRY, f"{n_pairs} index:value pairs")
     for line, text in enumerate(source.lines(), 1):
         tokens = text.partition("#")[0].split()
         if not tokens:

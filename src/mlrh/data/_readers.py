@@ -72,7 +72,9 @@ def read(
     Parameters
     ----------
     source : path or binary file object
-        May be compressed with gzip, whatever its suffix. The file is read into memory as a whole.
+        May be compressed with gzip, whatever its suffix. The file is read into memory as a whole; one that would take
+        more than a quarter of the available memory, or much more than its size makes likely, is a DataError that says
+        how to allow it (the environment variable MLRH_MAX_BYTES).
     labels : None, path of a MULAN XML file, or sequence of names, default=None
         Which columns are labels. A sequence also gives their order; an XML file only selects, and the order is the data
         file's. An empty sequence makes every column a feature, as for new rows to predict. None: for ARFF the first n
@@ -98,9 +100,11 @@ def read(
         X is a CSR array for sparse ARFF and LIBSVM, else an array. A nominal feature holds the index of its value in
         `categories`; of one or two values that spell numbers, in ARFF, it holds the numbers. A missing value (``?``,
         empty, nan) is NaN.
-        In CSV columns of numbers the usual words for missing (NA, N/A, null, None, ``-``) are NaN too.
+        In CSV columns of numbers the usual words for missing (NA, N/A, null, None, ``-``) are NaN too. A CSV column of
+        numbers with ``-`` or ``?`` in it, or of words with numbers among them, is told in a warning.
         A text column whose values all differ (in CSV and Parquet: in more than 20 rows; declared values in ARFF: in 20
         rows or more) is dropped with a warning, unless there are no labels. So is the index of a pandas table.
+        Labels that the XML file nests have their parents in `parents`.
 
     Raises
     ------
@@ -141,6 +145,7 @@ def read(
         if n_features not in (None, data.X.shape[1]):
             raise loaded.error(f"has {data.X.shape[1]} features; n_features asks for {n_features}.")
     data = data if name is None else replace(data, name=name)
+    data = data if choice is None else replace(data, parent_names=choice.parent_names)
     return data if schema is None else _conformed(data, schema, loaded)
 
 
@@ -163,12 +168,14 @@ def write(data: MultilabelData, path: str | PathLike, *, format: str | None = No
     a DataError:
 
     * Every format: explicit zeros of a sparse X; refuses infinite values.
+    * Every format but ARFF with layout="mulan": parents of labels.
     * ARFF: a nominal feature of one or two values that spell numbers comes back numeric. Refuses equal names of two
       columns.
     * CSV: a nominal feature whose values all spell numbers comes back numeric; a sparse X comes back dense, nominal
       values in order of appearance, without those that no row has; a text column with as many values as rows, more
-      than 20, is dropped as an identifier; one of nothing but words for missing values is missing.
-    * Parquet: a sparse X comes back dense.
+      than 20, is dropped as an identifier; one of nothing but words for missing values is missing. Refuses a name of
+      blanks, nothing but numbers as names, a set without rows, and nominal values that look like faulty numbers.
+    * Parquet: a sparse X comes back dense. Refuses a name of blanks and a set without rows.
     * LIBSVM: names of features; names of labels unless they are ascending whole numbers; labels that no row has. A
       dense X comes back sparse. Refuses nominal features and missing values.
     """

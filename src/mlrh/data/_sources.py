@@ -5,13 +5,17 @@ Knows nothing of formats.
 
 import contextlib
 import gzip
+import io
+import os
 import re
+import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from mlrh._budget import VARIABLE, max_bytes
 from mlrh._files import replacing
 from mlrh.data.containers import DataError
 
@@ -26,6 +30,15 @@ PACKED = {  # how files begin that can't be read, and what to say of them
     rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "is an old Excel file or the like; export it as CSV",
 }
 SHOWN = 40  # characters of a cell or line that a message quotes
+# What a file may take follows its own size too, so that a small one is read in seconds, whatever is in it.
+UNPACKED_PER_BYTE = 32  # tables of numbers pack to a third or a tenth, those of mostly zeros to a thirtieth
+SMALL_UNPACKED = 2**25  # 32 MiB, to which any file may unpack
+MEMORY_PER_BYTE = 8  # that is unpacked: a number of ten characters is a string and a float, twice
+PIECE = 2**20  # bytes that are unpacked or read from a stream at once
+# Bytes that a line counts for beside its text. As a string, its number and a place in two lists it takes 160; the rest
+# stands for time, up to 10 microseconds a line, so that a small packed file of short lines is not read for minutes.
+LINE = 512
+CHARACTER = 64  # bytes that a character of a line may take once it is split: 1:1 and a space are a list of two strings
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,8 @@ class Source:
     folder : Path or None
         None for a stream.
     content : bytes
+    budget : int
+        Bytes of memory that reading the file may take.
     """
 
     where: str
@@ -48,6 +63,12 @@ class Source:
     suffix: str
     folder: Path | None
     content: bytes
+    budget: int = field(default_factory=max_bytes)
+
+    def afford(self, n_bytes: int, what: str) -> None:
+        """Raise a DataError where so many bytes of memory, which `what` needs, are more than the file may take."""
+        if n_bytes > self.budget:
+            raise too_large(self.where, f"{what} would take {_size(n_bytes)} of memory", n_bytes, self.budget)
 
     def error(self, what: str, line: int | None = None) -> DataError:
         """A DataError that names the file and the line."""
@@ -69,7 +90,19 @@ class Source:
 
     def lines(self) -> list[str]:
         """The text's lines; they may end as on Unix, Windows or old Macs."""
-        return self.text().replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        text = self.text().replace("\r\n", "\n").replace("\r", "\n")
+        n_lines = text.count("\n") + 1
+        self.afford(n_lines * LINE, f"its {n_lines} lines")
+        lines = text.split("\n")
+        longest = max(map(len, lines))
+        self.afford(longest * CHARACTER, f"a line of {longest} characters")
+        return lines
+
+
+def too_large(where: str, what: str, needed: int, allowed: int) -> DataError:
+    """The error of a file that would take more memory than it may."""
+    rule = f"the limit for this file is {_size(allowed)}"
+    return DataError(f"{where}: {what}, and {rule}; if you trust it, set {VARIABLE} to {needed} or more.")
 
 
 def load(source: Any) -> Source:
@@ -77,18 +110,20 @@ def load(source: Any) -> Source:
     if hasattr(source, "read"):
         name = getattr(source, "name", None)
         path = Path(name) if isinstance(name, str) and not name.startswith("<") else None
-        where, content = str(path or name or "stream"), _content_of(source)
+        where = str(path or name or "stream")
+        content = _content_of(source, where)
     else:
         path = Path(source)
         where, content = str(path), _content_at(path)
-    content = _decompressed(content, where)
+    unpacked, budget = _limits(len(content))
+    content = _decompressed(content, where, unpacked)
     for start, what in PACKED.items():
         if re.match(start, content):
             raise DataError(f"{where}: the file {what}.")
     if not content:
         raise DataError(f"{where}: the file is empty.")
     stem, suffix, _ = parts_of(path.name if path else where.strip("<>"))
-    return Source(where, stem, suffix, path.parent if path else None, content)
+    return Source(where, stem, suffix, path.parent if path else None, content, budget)
 
 
 def parts_of(name: str) -> tuple[str, str, bool]:
@@ -133,33 +168,67 @@ def _not_written(path, error):
     return DataError(f"{path}: can't be written ({_reason(error)}); choose another place.")
 
 
-def _content_of(file):
-    content = file.read()
-    if not isinstance(content, bytes):
-        raise TypeError(f"source must be a path or a file opened in binary mode; reading it gave {type(content)}.")
-    return content
+def _limits(size):
+    """Bytes that a file of this size may unpack to, and bytes of memory that reading it may take."""
+    if os.environ.get(VARIABLE):  # who sets it means it
+        return max_bytes(), max_bytes()
+    unpacked = max(SMALL_UNPACKED, UNPACKED_PER_BYTE * size)
+    return min(unpacked, max_bytes()), min(MEMORY_PER_BYTE * unpacked, max_bytes())
+
+
+def _content_of(file, where):
+    pieces, size, most = [], 0, max_bytes()
+    while piece := file.read(PIECE):
+        if not isinstance(piece, bytes):
+            raise TypeError(f"source must be a path or a file opened in binary mode; reading it gave {type(piece)}.")
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            raise too_large(where, f"holds more than {_size(most)}", size, most)
+    return b"".join(pieces)
 
 
 def _content_at(path):
     try:
-        return path.read_bytes()
+        with open(path, "rb") as file:
+            status, most = os.fstat(file.fileno()), max_bytes()
+            if not stat.S_ISREG(status.st_mode):  # a pipe, or a device that never ends
+                return _content_of(file, str(path))
+            if status.st_size > most:
+                raise too_large(str(path), f"holds {_size(status.st_size)}", status.st_size, most)
+            return file.read()
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; check the path.") from error
     except IsADirectoryError as error:
         raise DataError(f"{path}: is a folder; give the path of a file in it.") from error
+    except DataError:
+        raise
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: can't be read ({_reason(error)}).") from error
 
 
-def _decompressed(content, where):
+def _decompressed(content, where, most):
     if not content.startswith(GZIP_MAGIC):
         return content
+    pieces, size = [], 0
     try:
-        return gzip.decompress(content)
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            while piece := file.read(PIECE):
+                pieces.append(piece)
+                size += len(piece)
+                if size > most:
+                    what = f"its {_size(len(content))} unpack to more than {_size(most)}"
+                    raise too_large(where, what, size, most)
     except EOFError as error:
         raise DataError(f"{where}: the gzip file ends too early; copy or download it again.") from error
     except (OSError, zlib.error) as error:
         raise DataError(f"{where}: the gzip file is damaged ({error}); copy or download it again.") from error
+    return b"".join(pieces)
+
+
+def _size(n_bytes):
+    """A number of bytes in words."""
+    return f"{n_bytes / 2**20:,.1f} MiB" if n_bytes >= 2**20 else f"{n_bytes:,} bytes"
 
 
 def _reason(error):

@@ -6,7 +6,7 @@ import io
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,18 +29,26 @@ from mlrh.data._columns import (
     number,
     value_texts,
 )
+from mlrh.data._pages import DELTA_BYTE_ARRAY, pages_of
 from mlrh.data._sources import Source, shown, writing
-from mlrh.data.containers import DataError, MultilabelData, Schema
+from mlrh.data.containers import DataError, MultilabelData, Schema, listed
 
 DELIMITERS = ",;\t|"
 SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?[ \t]*(?=[\r\n])', re.IGNORECASE)  # Excel's own first line
+CELL = 100  # bytes that a cell takes while it is read: a string and its place in two lists, a float in two arrays
+ARROW_CELL = 48  # bytes that a cell of a Parquet file takes: as Arrow has it, at most 16, as a float, and in X
+ARROW_PAGE = 4096  # bytes for a page itself, so that pages without values come to an end too
 SAMPLED = 20  # records that decide about the delimiter
 IDENTIFIER_ROWS = 21  # fewer rows may have different values by chance
-MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", "-"})  # in lower case
+CERTAINLY_MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none"})  # in lower case; as in pandas
+MISSING = CERTAINLY_MISSING | {"?", "-"}  # a dash may have meant a zero, so these are told
 # Numbers as people write them, which could be read in two ways: 1,5E-05; 1.234,5; 1 234; 10%; $5.
 DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?")
 GROUPED = r"[0-9]{1,3}(?:[., '\u00a0\u202f][0-9]{3})+(?:[.,][0-9]+)?|[0-9]+(?:[.,][0-9]*)?|[.,][0-9]+"
 DRESSED = re.compile(rf"[$€£¥]?\s?[+-]?\s?[$€£¥]?\s?(?:{GROUPED})(?:[eE][+-]?[0-9]+)?\s?[%$€£¥]?")
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
+# The start of a file by which other formats are told; in quotes it is none.
+OTHER_START = re.compile(r"\ufeff|[@%#0-9]|PAR1|BZh|PK|7z")
 NEEDS_QUOTES = re.compile(r'[,;\t|"\r\n]|^\s|\s$|^$')
 
 
@@ -50,8 +58,10 @@ def read_csv(source: Source, choice: LabelChoice | None, schema: Schema | None =
     With a schema it has the schema's features only, as numbers or nominal as the schema says.
     """
     choice = required(choice, source)
-    names, rows, lines = _records(source, None if schema is None else {*schema.feature_names, *choice.names})
+    wanted = None if schema is None else {*schema.feature_names, *choice.names}
+    names, rows, lines = _records(source, wanted)
     columns = list(zip(*rows, strict=True))
+    del rows  # a pointer per cell
 
     def encoded(column, encode):
         try:
@@ -60,17 +70,45 @@ def read_csv(source: Source, choice: LabelChoice | None, schema: Schema | None =
             what = f"column {shown(names[column])} {error}"
             raise source.error(what, lines[error.position]) from error
 
-    return _data_set(
-        (len(rows), names),
+    told: list[str] = []
+
+    def feature(column):
+        values, encoder = encoded(column, _encode_as(names[column], schema, wanted))
+        # Of a model's own nominal features the values are known.
+        of_model = schema is not None and isinstance(encoder, Nominal)
+        mixed = None if of_model else _mixed(columns[column], values, encoder)
+        if mixed is not None:
+            position, what = mixed
+            cell, line = shown(columns[column][position].strip()), lines[position]
+            told.append(f"column {shown(names[column])} {what} (line {line}: {cell})")
+        return values, encoder
+
+    data = _data_set(
+        (len(lines), names),
         lambda column: encoded(column, label_cells)[0],
-        lambda column: encoded(column, _encode_as(names[column], schema)),
+        feature,
         choice=choice,
         schema=schema,
         source=source,
     )
+    if told:
+        warnings.warn(f"{source.where}: {listed(told, 3)}.", UserWarning, stacklevel=2)
+    return data
 
 
-def _data_set(shape, label, feature, *, choice, schema, source, left_out=()):
+def _mixed(cells, values, encoder):
+    """Where a column mixes numbers and words: the position of the first cell that isn't like most, and what it is."""
+    if isinstance(encoder, Numbers) and not np.isnan(values).all():
+        missing = np.flatnonzero(np.isnan(values)).tolist()
+        others = [place for place in missing if cells[place].strip().lower() not in CERTAINLY_MISSING]
+        return (others[0], f"holds numbers, and words in {len(others)} rows that count as missing") if others else None
+    if isinstance(encoder, Nominal) and encoder.found and any(map(_is_number, encoder.values)):
+        others = [place for place, cell in enumerate(cells) if _is_number(cell)]
+        return others[0], f"holds words, and numbers in {len(others)} rows that count as words"
+    return None
+
+
+def _data_set(shape, label, feature, *, choice, schema, source):
     """The data set of a table: `label` gives the cells of a column as 0 and 1, `feature` its values and encoder."""
     n_rows, names = shape
     labels = label_columns(choice, names, source)
@@ -78,7 +116,7 @@ def _data_set(shape, label, feature, *, choice, schema, source, left_out=()):
     for place, (column, _) in enumerate(labels):
         Y[:, place] = label(column)
     taken = {column for column, _ in labels}
-    columns = [column for column in range(len(names)) if column not in taken and names[column] not in left_out]
+    columns = [column for column in range(len(names)) if column not in taken]
     X, features = np.empty((n_rows, len(columns))), []
     for place, column in enumerate(columns):
         X[:, place], encoder = feature(column)
@@ -91,19 +129,51 @@ def csv_text(data: MultilabelData, where: Any) -> Iterator[str]:
     """The lines of a CSV file: features, then labels."""
     check_names(data, where)
     names = [*data.feature_names, *data.label_names]
-    if not names or "" in names:
-        raise DataError(f"{where}: a CSV file needs columns and a name for each; rename them before writing.")
-    if any(not value.strip() for values in data.categories.values() for value in values):
-        raise DataError(f"{where}: a CSV file can't hold an empty nominal value; rename it or use ARFF or Parquet.")
-    if any("\0" in text for text in (*names, *(value for values in data.categories.values() for value in values))):
-        raise DataError(f"{where}: a CSV file can't hold a name or value with a NUL character; rename it.")
-    yield ",".join(map(_csv_cell, names)) + "\n"
+    _check_holdable(data, names, where)
+    first, *others = map(_csv_cell, names)
+    yield ",".join([f'"{first}"' if OTHER_START.match(first) else first, *others]) + "\n"
     words = {name: list(map(_csv_cell, values)) for name, values in data.categories.items()}
     for row in range(len(data.Y)):
         values = data.X[[row]].toarray().ravel() if sparse.issparse(data.X) else data.X[row]
         cells = value_texts(values, data.feature_names, words, missing="") + list(map(str, data.Y[row].tolist()))
         # A line of one empty cell would be blank, and blank lines are skipped.
         yield (",".join(cells) or '""') + "\n"
+
+
+def _check_holdable(data, names, where):
+    """Raise a DataError for what `read_csv` would refuse, or take for something else."""
+    values = [value for own in data.categories.values() for value in own]
+    if not names or not all(name.strip() for name in names):
+        raise DataError(f"{where}: a CSV file needs columns and a name for each; rename them before writing.")
+    if not len(data.Y):
+        raise DataError(f"{where}: a CSV file needs at least one row.")
+    if not all(value.strip() for value in values):
+        raise DataError(f"{where}: a CSV file can't hold an empty nominal value; rename it or use ARFF or Parquet.")
+    if any("\0" in text for text in (*names, *values)):
+        raise DataError(f"{where}: a CSV file can't hold a name or value with a NUL character; rename it.")
+    if max(map(len, (*names, *values))) > csv.field_size_limit():
+        most = csv.field_size_limit()
+        raise DataError(f"{where}: a cell of a CSV file has at most {most} characters; shorten the names and values.")
+    if all(map(_is_number, names)) and not all(name.strip().isdigit() for name in names):
+        raise DataError(f"{where}: one column of a CSV file at least must have a name that is no number; rename one.")
+    if len(names) == 1 and SEPARATOR_LINE.match(f"{names[0]}\n"):
+        raise DataError(
+            f"{where}: {shown(names[0])} is no name in a CSV file, where it tells the separator; rename it."
+        )
+    for column in data.nominal:
+        _check_words(data, column, where)
+
+
+def _check_words(data, column, where):
+    """Raise a DataError where `read_csv` would take the words of a nominal feature for faulty numbers."""
+    name = data.feature_names[column]
+    values = data.X[:, [column]].toarray().ravel() if sparse.issparse(data.X) else data.X[:, column]
+    own = data.categories[name]
+    try:
+        _feature_cells(["" if value != value else own[int(value)] for value in values.tolist()])
+    except BadCellError as error:
+        what = f"row {error.position + 1} of feature {shown(name)} {error}"
+        raise DataError(f"{where}: {what.removesuffix('.')}, as read from CSV; use ARFF or Parquet.") from error
 
 
 def required(choice, source):
@@ -119,6 +189,8 @@ def _records(source, wanted):
     `wanted` are the names of the columns that will be looked at, or None for all.
     """
     text = source.text()
+    n_cells = max(map(text.count, DELIMITERS)) + max(map(text.count, "\r\n")) + 1
+    source.afford(n_cells * CELL, f"{n_cells} cells")
     said = SEPARATOR_LINE.match(text)
     # What remains of the line that says the delimiter is blank, so that lines are counted as in the file.
     text = text[said.end() :] if said else text
@@ -206,11 +278,11 @@ def label_cells(cells):
     return encoder.encode(cells), encoder
 
 
-def _encode_as(name, schema):
+def _encode_as(name, schema, wanted):
     """The function that gives a feature's values and encoder: by its cells, or by what the schema says of it."""
     if schema is None:
         return _feature_cells
-    if name not in schema.feature_names:
+    if name not in wanted:
         return lambda cells: (0.0, Ignored())
     return known_cells(schema.categories[name]) if name in schema.categories else _number_cells
 
@@ -282,6 +354,29 @@ def _refuse_dressed_numbers(cells):
     raise BadCellError(dressed[0], f"{rule}; found {shown(found)}.")
 
 
+def csv_line(cells: Iterable) -> str:
+    """A line of a CSV file; cells with a comma, a quote or an end of a line in them, CR too, stand in quotes."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerow(cells)  # quotes what holds a character of the terminator
+    return text.getvalue().removesuffix("\r\n") + "\n"
+
+
+# Cells that a spreadsheet takes for formulas, and runs
+
+
+def guarded(text: str) -> str:
+    """The text with a single quote before what a spreadsheet would run (= + - @, a tab or CR first), unless a number.
+
+    One more quote comes before a text that looks like a guarded one, so that `unguarded` gives every text back.
+    """
+    return f"'{text}" if FORMULA.match(text) and not _is_number(text) else text
+
+
+def unguarded(text: str) -> str:
+    """The text that `guarded` was given."""
+    return text[1:] if text.startswith("'") and FORMULA.match(text) else text
+
+
 def _csv_cell(text):
     return '"' + text.replace('"', '""') + '"' if NEEDS_QUOTES.search(text) else text
 
@@ -296,25 +391,27 @@ def read_parquet(source: Source, choice: LabelChoice | None, schema: Schema | No
     """
     choice = required(choice, source)
     wanted = None if schema is None else {*schema.feature_names, *choice.names}
-    table = _table(source, wanted)
+    table, declared = _table(source, choice, wanted)
     if not table.num_rows:
         raise source.error("has no rows.")
     names = table.column_names
-    left_out = _index_columns(table, choice, source) if wanted is None else set(names) - wanted
     return _data_set(
         (table.num_rows, names),
         lambda column: _arrow_labels(table.column(column), names[column], source),
-        lambda column: _arrow_feature(table.column(column), names[column], source),
+        lambda column: _arrow_feature(table.column(column), names[column], names[column] in declared, source),
         choice=choice,
         schema=schema,
         source=source,
-        left_out=left_out,
     )
 
 
 def write_parquet(data: MultilabelData, path: Path) -> None:
     """Write a Parquet file: float64 features, nominal ones as dictionaries with all their values, int8 labels."""
     check_names(data, path)
+    if not all(name.strip() for name in (*data.feature_names, *data.label_names)) or not len(data.Y):
+        raise DataError(
+            f"{path}: a Parquet file needs a name for each column, and a row; rename columns before writing."
+        )
     pyarrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
     X = data.X.tocsc() if sparse.issparse(data.X) else data.X
     columns = []
@@ -330,48 +427,86 @@ def write_parquet(data: MultilabelData, path: Path) -> None:
         parquet.write_table(table, file, write_page_checksum=True)
 
 
-def _table(source, wanted):
+def _table(source, choice, wanted):
+    """The table of the columns that are looked at, strings as dictionaries; names of those that the file has so."""
     pyarrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
+    options = {"page_checksum_verification": True}
     try:
-        file = parquet.ParquetFile(pyarrow.BufferReader(source.content), page_checksum_verification=True)
+        file = parquet.ParquetFile(pyarrow.BufferReader(source.content), **options)
         refuse_unnamed(file.schema_arrow.names, wanted, source)
-        table = file.read()
+        columns = _columns_to_read(file.schema_arrow, choice, wanted, source)
+        _afford_table(file.metadata, set(columns), source)
+        # A value that many rows share is then one string, as in the file.
+        strings = [name for name, kind in columns.items() if _is_string(kind)]
+        reader = pyarrow.BufferReader(source.content)
+        file = parquet.ParquetFile(reader, metadata=file.metadata, read_dictionary=strings, **options)
+        table = file.read(columns=list(columns)).select(list(columns))
         table.validate(full=True)
     except DataError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, TypeError, LookupError, MemoryError, OverflowError) as error:
         reason = str(error).partition("\n")[0][:200].rstrip(". ")
         raise source.error(f"is not a readable Parquet file ({reason}); copy or export it again.") from error
-    return table
+    return table, columns.keys() - set(strings)
 
 
-def _index_columns(table, choice, source):
+def _columns_to_read(schema, choice, wanted, source):
+    """Names and types of the columns that are looked at; a DataError where one can't be read."""
+    left_out = _index_columns(schema, choice, source) if wanted is None else set(schema.names) - wanted
+    columns = {name: kind for name, kind in zip(schema.names, schema.types, strict=True) if name not in left_out}
+    types = _pyarrow("pyarrow.types")
+    for name, kind in columns.items():
+        value = kind.value_type if types.is_dictionary(kind) else kind
+        if not (types.is_null(value) or _is_numeric(value, types) or _is_string(value)):
+            what = f"column {shown(name)} has the type {kind}; only numbers, booleans and strings are read."
+            raise source.error(what)
+    return columns
+
+
+def _afford_table(metadata, columns, source):
+    """Raise a DataError where the columns take too much memory: by the file's metadata, and by its pages."""
+    n_rows = metadata.num_rows
+    source.afford(n_rows * (len(columns) * ARROW_CELL + CELL), f"{n_rows} rows of {len(columns)} columns")
+    n_bytes = n_values = 0
+    for n_pages, page in enumerate(pages_of(source.content, columns), 1):
+        if page.encoding == DELTA_BYTE_ARRAY:
+            what = "a column has the encoding DELTA_BYTE_ARRAY, in which a few bytes can stand for any number of long"
+            raise source.error(f"{what} strings; export it with another.")
+        n_bytes, n_values = n_bytes + page.unpacked, n_values + page.n_values
+        what = f"{n_pages} pages or more, with {n_values} values that unpack to {n_bytes} bytes,"
+        source.afford(n_bytes + n_values * ARROW_CELL + n_pages * ARROW_PAGE, what)
+
+
+def _index_columns(schema, choice, source):
     """Names of the columns that hold the index of a pandas table, with a warning: they say where a row was."""
     try:
-        listed = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
-    except (ValueError, TypeError, LookupError):
+        listed = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
+        index = {name for name in listed if isinstance(name, str)}  # a dict in its place describes a plain count
+    except (ValueError, TypeError, LookupError, RecursionError):
         return set()
-    names = [name for name in table.column_names if name in listed and name not in choice.names]
+    names = [name for name in schema.names if name in index and name not in choice.names]
     if names:
         what = f"column {', '.join(map(shown, names))} is the index of a pandas table and was dropped"
         warnings.warn(f"{source.where}: {what}; reset_index() makes it a feature.", UserWarning, stacklevel=2)
     return set(names)
 
 
-def _arrow_feature(column, name, source):
-    """Values and encoder of an Arrow column."""
+def _arrow_feature(column, name, declared, source):
+    """Values and encoder of an Arrow column; `declared` says whether the file has a dictionary of its values."""
     types = _pyarrow("pyarrow.types")
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return _arrow_nominal(column)
+    if _is_string(kind):
+        return _arrow_nominal(column, declared)
     return _arrow_numbers(column, kind, name, source), None
+
+
+def _is_string(kind):
+    types = _pyarrow("pyarrow.types")
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
 def _arrow_numbers(column, kind, name, source):
     pyarrow, types = _pyarrow("pyarrow"), _pyarrow("pyarrow.types")
-    if not (types.is_null(kind) or _is_numeric(kind, types)):
-        what = f"column {shown(name)} has the type {kind}; only numbers, booleans and strings are read."
-        raise source.error(what)
     if types.is_boolean(kind):
         column = column.cast(pyarrow.bool_()).cast(pyarrow.int8())
     values = column.cast(pyarrow.float64(), safe=False).to_numpy().astype(np.float64)
@@ -385,28 +520,32 @@ def _is_numeric(kind, types):
     return types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
 
 
-def _arrow_nominal(column):
-    """Codes of strings: a dictionary's own values where they are distinct, else the values found."""
-    types = _pyarrow("pyarrow.types")
-    if types.is_dictionary(column.type):
-        whole = column.unify_dictionaries().combine_chunks()
-        declared = whole.dictionary.to_pylist()
-        if None not in declared and len(set(declared)) == len(declared):
-            codes = whole.indices.cast("float64", safe=False).to_numpy(zero_copy_only=False)
-            return codes, Nominal(lambda text: text, declared)
+def _arrow_nominal(column, declared):
+    """Codes of a column of dictionaries: their own where it is declared with distinct values, else as they appear."""
+    whole = column.unify_dictionaries().combine_chunks()
+    codes = whole.indices.cast("float64", safe=False).to_numpy(zero_copy_only=False)
+    values = whole.dictionary.to_pylist()
+    if declared and None not in values and len(set(values)) == len(values):
+        return codes, Nominal(lambda text: text, values)
+    present = ~np.isnan(codes)
+    used, first = np.unique(codes[present].astype(np.int64), return_index=True)
+    order = used[np.argsort(first)]
     nominal = Nominal(lambda text: text)
-    return nominal.encode(column.to_pylist()), nominal
+    new = np.full(len(values) + 1, np.nan)  # the last one is for missing cells
+    new[order] = nominal.encode([values[code] for code in order.tolist()])
+    return new[np.where(present, codes, len(values)).astype(np.int64)], nominal
 
 
 def _arrow_labels(column, name, source):
     """0 and 1 of a label column."""
     types = _pyarrow("pyarrow.types")
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-    if _is_numeric(kind, types):
+    if _is_numeric(kind, types) or types.is_null(kind):  # null is the type of a column without any value
         values = _arrow_numbers(column, kind, name, source)
         cells = ["" if value != value else str(value) for value in values.tolist()]
     else:
-        cells = ["" if value is None else str(value) for value in column.to_pylist()]
+        codes, nominal = _arrow_nominal(column, declared=False)
+        cells = ["" if code != code else nominal.values[int(code)] for code in codes.tolist()]
     try:
         return label_cells(cells)[0]
     except BadCellError as error:

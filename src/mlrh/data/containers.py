@@ -52,6 +52,8 @@ class MultilabelData:
         What the set is called in messages and tables.
     categories : mapping of str to tuple of str
         The values of each nominal feature, by the feature's name.
+    parent_names : mapping of str to str
+        The parent of each label that has one, where labels form a hierarchy.
     """
 
     X: Any
@@ -60,11 +62,18 @@ class MultilabelData:
     label_names: tuple[str, ...]
     name: str
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    parent_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def schema(self) -> Schema:
         """The names alone."""
         return Schema(self.feature_names, self.label_names, self.categories)
+
+    @property
+    def parents(self) -> np.ndarray:
+        """The index of each label's parent, (n_labels,), -1 where it has none, as `HierarchySpace` takes it."""
+        places = {name: label for label, name in enumerate(self.label_names)}
+        return np.array([places.get(self.parent_names.get(name, ""), -1) for name in self.label_names], np.int64)
 
     @property
     def nominal(self) -> list[int]:

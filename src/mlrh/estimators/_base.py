@@ -5,7 +5,7 @@ A subclass defines how X becomes features of a design, how coefficients are stor
 
 from abc import abstractmethod
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
@@ -19,7 +19,7 @@ from mlrh import _sklearn, decisions, spaces
 from mlrh._indicators import UNKNOWN
 from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
-from mlrh.estimators import _targets
+from mlrh.estimators import _targets, _whole_fit
 from mlrh.fitting import solvers
 from mlrh.fitting.objective import Objective
 from mlrh.spaces.independent import IndependentLabels
@@ -27,9 +27,16 @@ from mlrh.spaces.independent import IndependentLabels
 NOTED_OF_X = ("n_features_in_", "feature_names_in_")
 OF_PARTS = ("_kept", "n_samples_seen_", "n_samples_kept_")
 ONE_CLASS = {False: (1, 1), True: (0, 1)}  # sizes for one class per row; True where two classes share one label
+# Smallest and largest weight of a row, by the type of X: sums of weights times features, in float64 also their squares,
+# stay in the range of that type.
+WEIGHTS = {np.dtype(np.float64): (1e-100, 1e100), np.dtype(np.float32): (1e-15, 1e15)}
 MAX_SHARE = 8.0  # largest factor of an earlier fit in an extrapolated start; for evenly spaced log C it is 3
 TOL_OF_STARTS = 1e-5  # of the fit that gives the start where labels are unknown: the main fit moves on from there
 MAX_ITER_OF_STARTS = 200  # for the same reason it need not converge
+
+MAX_TUNING_ROWS = 5000  # that `_tuned` looks at: bounds the cost of the choice on large data; not tuned
+N_TUNING_FOLDS = 3
+TOL_OF_TUNING, MAX_ITER_OF_TUNING = 1e-3, 40  # of fits whose scores only serve a choice: they need not converge
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
         "min_labels": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
         "max_labels": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
         "size_bias": ["boolean"],
+        "set_bias_strength": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "C": [Interval(Real, 0, None, closed="right")],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
         "fit_intercept": ["boolean"],
@@ -86,7 +94,8 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
         y : indicator matrix, list of label sets, or classes of shape (n_samples,)
             An indicator matrix may hold NaN (or be masked) where a label is unknown; see the class.
         sample_weight : array of shape (n_samples,), optional
-            A row of weight 2 counts as the row twice, one of weight 0 as absent.
+            A row of weight 2 counts as the row twice, one of weight 0 as absent. Positive weights lie from 1e-100 to
+            1e100, with X in float32 from 1e-15 to 1e15.
 
         Returns
         -------
@@ -98,13 +107,16 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
             self._solve(problem, warm=self.warm_start, iterations=iterations)
         return self
 
-    def _solve(self, problem, *, warm, iterations=None):
-        """Fit to a problem and keep the result; warm starts from the last fit if features and labels are the same."""
+    def _solve(self, problem, *, warm, iterations=None, rows=None):
+        """Fit to a problem and keep the result; warm starts from the last fit if features and labels are the same.
+
+        rows are attributes that partial_fit keeps with the result.
+        """
         is_warm = warm and getattr(self, "_fitted_as", None) == problem.fitted_as
         earlier = self._earlier_scores(problem.X) if is_warm else None
         prepared = self._prepare(problem.X, problem.weights, self.C)
         starts = () if earlier is None else ((*self._project(prepared, earlier), self.label_space_),)
-        self._settle(problem, prepared, starts, iterations=iterations)
+        self._settle(problem, prepared, starts, iterations=iterations, rows=rows)
 
     def _fit_path(self, X, y, Cs, sample_weight=None, form=None):
         """Yields a fitted copy of this estimator for each C in turn; what doesn't depend on C is done once.
@@ -135,7 +147,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
             Y = form.indicator(y, partly_known=True)
         _targets.check_same_length(X, Y)
         weights = _sklearn.check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        check_strength(self.C, weights)
+        check_strength(self.C, weights, X.dtype)
         support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
         if len(support) < len(weights):
             _targets.check_any(support)
@@ -155,10 +167,12 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
             min_labels=self.min_labels,
             max_labels=self.max_labels,
             size_bias=self.size_bias,
+            set_bias_strength=self.set_bias_strength,
             n_jobs=self.n_jobs,
             sizes_of_y=ONE_CLASS[Y.shape[1] == 1] if form.is_one_class_per_row else None,
         ).for_targets(Y, classes=form.classes, rows=support)
         _check_space(space, form, Y)
+        Y = space.completed(Y)
         space = space.with_jobs(self.n_jobs)
         if not form.is_one_class_per_row:
             decisions.check(self.decision, self.answer_sizes, space)
@@ -166,7 +180,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
         fitted_as = (noting.n_features_in_, form.classes.tolist(), *self._form_of_scores(support))
         return _Problem(X, Y, weights, support, form, space, noted, fitted_as)
 
-    def _settle(self, problem, prepared, starts, *, metric_at=None, iterations=None):
+    def _settle(self, problem, prepared, starts, *, metric_at=None, iterations=None, rows=None):
         """Solve and keep the result; returns a start for a fit with another C.
 
         A fit that fails leaves the last one as it was. Starts are as for `_start`, metric_at as for `lbfgs`. With
@@ -174,6 +188,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
         iteration to the callbacks.
         """
         self._warn_of_rounding(prepared)
+        problem = self._tuned(problem, prepared.design)
         objective = Objective(prepared.design, problem.space, problem.Y, **self._strengths)
         begin, is_interrupted = self._start(objective, problem, starts)
         if iterations is not None:
@@ -183,34 +198,69 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
         solution = self._minimise(solver, objective, begin, **limits, iterations=iterations, metric_at=metric_at)
         if not is_interrupted:
             self._warn_unless_converged(solver, solution)
-        coef, mean_score = self._store(problem, prepared, objective, solution.parameters)
-        self.n_iter_, self.objective_, self.history_ = solution.n_iter, solution.value, np.array(solution.history)
+        coef, mean_score, bias = objective.split(objective.canonical(solution.parameters))
+        attributes = self._attributes(problem, prepared, (coef, mean_score, bias))
+        of_solution = {"n_iter_": solution.n_iter, "objective_": solution.value, "history_": np.array(solution.history)}
+        # Attributes that this fit may not have (as of another label space) must not be left over from the last one.
+        of_space = self.label_space_.fitted_attributes() if hasattr(self, "label_space_") else {}
+        without = {*NOTED_OF_X, *OF_PARTS, *of_space}
+        if rows is not None:
+            attributes.pop("support_")  # would number the rows kept, not those of any call
+            without.add("support_")
+        _whole_fit.keep(self, {**attributes, **of_solution, **(rows or {})}, without=without)
         if is_interrupted or solution.interrupted:
             raise KeyboardInterrupt
         return coef, mean_score, self.label_space_
 
-    def _store(self, problem, prepared, objective, parameters):
-        """Set the fitted attributes from a solver's parameters; returns coefficients and mean scores."""
-        # Attributes that this fit may not have (as of another label space) must not be left over from the last one.
-        coef, mean_score, bias = objective.split(objective.canonical(parameters))
-        of_space = self.label_space_.fitted_attributes() if hasattr(self, "label_space_") else {}
-        for name in (*NOTED_OF_X, *OF_PARTS, *of_space):
-            self.__dict__.pop(name, None)
-        self.__dict__.update(problem.noted)
-        self.label_space_ = problem.space.with_bias(bias) if len(bias) else problem.space
-        for name, value in self.label_space_.fitted_attributes().items():
-            is_real = isinstance(value, np.ndarray) and value.dtype.kind == "f"
-            setattr(self, name, value.astype(prepared.design.X.dtype) if is_real else value)
-        self._keep(prepared, coef, mean_score)
-        self._targets, self.classes_, self._fitted_as = problem.form, problem.form.classes, problem.fitted_as
-        self.support_ = problem.support
-        return coef, mean_score
+    def _tuned(self, problem, design):
+        """The problem with a label space that has chosen, on held-out rows, what a fit can't learn.
+
+        A sample of the rows is divided into folds. A simpler space is fitted to the rows outside each fold, with the
+        same penalty per row.
+        """
+        simpler, n_rows = problem.space.simpler(), len(problem.Y)
+        if simpler is None or n_rows < N_TUNING_FOLDS:
+            return problem
+        sample = np.random.RandomState(0).permutation(n_rows)[:MAX_TUNING_ROWS]
+        Y, weights = problem.Y[sample], problem.weights[sample]
+        strengths = {name: value * len(sample) / n_rows for name, value in self._strengths.items()}
+        folds, every = [], design.of_rows(sample)
+        for number in range(N_TUNING_FOLDS):
+            held_out = np.arange(len(sample)) % N_TUNING_FOLDS == number
+            part = design.of_rows(sample[~held_out])
+            objective = Objective(part, simpler, Y[~held_out], **strengths)
+            limits = {"tol": max(self.tol, TOL_OF_TUNING), "max_iter": MAX_ITER_OF_TUNING}
+            solution = self._minimise(self._default_solver, objective, objective.start(), **limits)
+            if solution.interrupted:  # nothing of the fit itself could be kept
+                raise KeyboardInterrupt
+            coef, mean_score, _ = objective.split(solution.parameters)
+            # The intercept is the score at the mean of the rows of a design, so it moves with that mean.
+            scores = every.scores(coef, mean_score + (every.mean - part.mean) @ coef)
+            folds.append((held_out, scores, objective.space_at(solution.parameters)))
+        return replace(problem, space=problem.space.tuned(Y, weights, folds))
 
     def _attributes_at(self, problem, prepared, objective, parameters):
         """The fitted attributes if the fit ended at these parameters, by name."""
-        other = copy(self)
-        other._store(problem, prepared, objective, parameters)
-        return {name: value for name, value in vars(other).items() if value is not vars(self).get(name, other)}
+        return self._attributes(problem, prepared, objective.split(objective.canonical(parameters)))
+
+    def _attributes(self, problem, prepared, found):
+        """The fitted attributes for coefficients of the design's features, mean scores and biases, by name."""
+        coef, mean_score, bias = found
+        space = problem.space.with_bias(bias) if len(bias) else problem.space
+        of_space = space.fitted_attributes()
+        for name, value in of_space.items():
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+                of_space[name] = value.astype(prepared.design.X.dtype)
+        of_targets = {"_targets": problem.form, "classes_": problem.form.classes, "_fitted_as": problem.fitted_as}
+        of_scores = self._attributes_of(prepared, coef, mean_score)
+        return {
+            **problem.noted,
+            **of_space,
+            **of_scores,
+            **of_targets,
+            "label_space_": space,
+            "support_": problem.support,
+        }
 
     def predict_proba(self, X) -> np.ndarray:
         """Marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x) (n_samples, n_classes)."""
@@ -282,8 +332,8 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
         """Coefficients of the design's features, and mean scores, that come nearest to the earlier fit."""
 
     @abstractmethod
-    def _keep(self, prepared, coef, mean_score):
-        """Store coefficients of the design's features as the fitted attributes."""
+    def _attributes_of(self, prepared, coef, mean_score):
+        """The fitted attributes that give scores, by name, from coefficients of the design's features."""
 
     @abstractmethod
     def _form_of_scores(self, support):
@@ -413,12 +463,19 @@ def _check_space(space, form, Y):
         )
 
 
-def check_strength(C, weights):
-    """Raise a ValueError unless 1 / C and the sum of the weights are finite."""
+def check_strength(C, weights, dtype):
+    """Raise a ValueError unless 1 / C is finite and the positive weights are neither tiny nor huge."""
     with np.errstate(over="ignore", divide="ignore"):
-        total, inverse = weights.sum(), np.divide(1.0, C)
-    if not np.isfinite(inverse) or not np.isfinite(total):
-        raise ValueError(f"1 / C and the sum of sample_weight must be finite; got C={C} and {total}.")
+        inverse = np.divide(1.0, C)
+    if not np.isfinite(inverse):
+        raise ValueError(f"1 / C must be finite; got C={C}.")
+    positive = weights[weights > 0]
+    low, high = WEIGHTS[dtype]
+    if len(positive) and not (positive.min() >= low and positive.max() <= high):
+        raise ValueError(
+            f"With X in {dtype}, a sample_weight must be 0 or lie from {low:g} to {high:g}; got positive weights from "
+            f"{positive.min():g} to {positive.max():g}. Scale them."
+        )
 
 
 def _extrapolated(reached, Cs):

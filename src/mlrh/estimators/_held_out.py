@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validat
 from mlrh import decisions
 from mlrh._indicators import UNKNOWN, as_indicator
 from mlrh._sklearn import check_sample_weight, num_samples, safe_split
-from mlrh.estimators import _targets
+from mlrh.estimators import _features, _targets
 from mlrh.model_selection import MultilabelStratifiedKFold
 from mlrh.spaces import CardinalitySpace, LabelSetDistribution
 
@@ -131,15 +131,10 @@ def first_fold(folds) -> np.ndarray:
     return fold[first][place]
 
 
-def take_over(meta, fitted):
-    """Give a meta-estimator all attributes of its fitted copy."""
-    vars(meta).clear()
-    vars(meta).update(vars(fitted))
-
-
 def validated_rows(meta, X):
     """X for the estimator within a meta-estimator, which must be fitted; names and number of columns as in training."""
     check_is_fitted(meta)
+    _features.check(X)
     shape = getattr(X, "shape", ())
     if len(shape) == 1 and hasattr(meta, "n_features_in_"):
         raise ValueError(f"X must have a column per feature; got shape {shape}. Reshape your data to a matrix.")
@@ -178,6 +173,14 @@ def label_scores(fitted, X, never, method) -> np.ndarray:
         )
     check_finite(scores)
     return scores
+
+
+def raised_thresholds(task, fitted, thresholds) -> np.ndarray:
+    """Thresholds (n_labels,) for the marginals of a fitted classifier, raised where its label space needs it."""
+    every = np.arange(len(task.Y))
+    X, _ = safe_split(fitted, task.X, task.y, every[:1], every)
+    last, features = _last_step(fitted, X)
+    return last.distribution(features).raised_thresholds(thresholds) if hasattr(last, "distribution") else thresholds
 
 
 def check_finite(scores):

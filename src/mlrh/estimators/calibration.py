@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mlrh import metrics
 from mlrh._sklearn import HasMethods, StrOptions, fit_context
-from mlrh.estimators import _held_out, _targets
+from mlrh.estimators import _features, _held_out, _targets, _whole_fit
 from mlrh.estimators._held_out import Answers, ask
 from mlrh.spaces import LabelSetDistribution
 
@@ -183,6 +183,7 @@ class CalibratedSets(MetaEstimatorMixin, _targets.SetClassifier):
         -------
         self
         """
+        _features.check(X)
         fitted = copy(self)  # if this fit fails, self keeps the last one
         X = indexable(validate_data(fitted, X, skip_check_array=True))[0]
         form, Y = _targets.encode(y, partly_known=True)
@@ -194,7 +195,7 @@ class CalibratedSets(MetaEstimatorMixin, _targets.SetClassifier):
         fitted.rows_ = np.concatenate([rows for _, rows in folds])
         fitted.estimator_, fitted._never = task.fit(), task.never()
         fitted._targets, fitted.classes_ = task.form, task.form.classes
-        _held_out.take_over(self, fitted)
+        _whole_fit.keep(self, vars(fitted), without=vars(self))
         return self
 
     def confidence(self, X) -> np.ndarray:

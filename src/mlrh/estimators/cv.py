@@ -24,7 +24,7 @@ from mlrh import _sklearn
 from mlrh._indicators import UNKNOWN
 from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
-from mlrh.estimators import _targets
+from mlrh.estimators import _features, _targets, _whole_fit
 from mlrh.estimators._base import MLRHBase
 from mlrh.estimators.kernel import KernelMLRHClassifier
 from mlrh.estimators.linear import MLRHClassifier
@@ -55,7 +55,7 @@ class _Chosen(MLRHBase):
     def _settings(self) -> Sequence[dict]: ...
 
     @abstractmethod
-    def _keep_scores(self, scores, setting): ...
+    def _attributes_of_scores(self, scores, setting) -> dict[str, Any]: ...
 
     @_sklearn.fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None) -> Self:
@@ -66,6 +66,7 @@ class _Chosen(MLRHBase):
         Cs, settings = _grid(self.Cs), self._settings()
         for own in settings:
             self._with_C(Cs[0], **own)._check_penalty()
+        _features.check(X)
         X, y = indexable(X, y)
         if self.n_jobs == 0:
             raise ValueError(
@@ -83,9 +84,11 @@ class _Chosen(MLRHBase):
         setting, C = best_index(scores, decimals=DECIMALS)
         fitted = self._with_C(Cs[C], **settings[setting])
         _sklearn.share_callbacks(self, fitted).fit(X, y, sample_weight)
-        self._take_over(fitted)
-        self.Cs_, self.C_, self.best_score_ = np.array(Cs), Cs[C], float(scores[:, setting, C].mean())
-        self._keep_scores(scores, settings[setting])
+        chosen = {"Cs_": np.array(Cs), "C_": Cs[C], "best_score_": float(scores[:, setting, C].mean())}
+        of_scores = self._attributes_of_scores(scores, settings[setting])
+        of_fit = {name: vars(fitted)[name] for name in vars(fitted).keys() - fitted.get_params().keys()}
+        earlier = [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]
+        _whole_fit.keep(self, {**of_fit, **chosen, **of_scores}, without=earlier)
         return self
 
     def _scores_of_folds(self, rows, Cs, settings, splits):
@@ -97,13 +100,6 @@ class _Chosen(MLRHBase):
         if len(scores) == 0 or np.isnan(scores.mean(axis=0)).all():
             raise ValueError("No fold gave a score to choose by; the scoring answered with NaN for all of them.")
         return scores
-
-    def _take_over(self, fitted):
-        """Replace the fitted attributes by those of the fitted classifier."""
-        for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
-            delattr(self, name)
-        for name in vars(fitted).keys() - fitted.get_params().keys():
-            setattr(self, name, getattr(fitted, name))
 
     def _with_C(self, C, **changes):
         """The classifier itself at this C, not fitted."""
@@ -135,9 +131,9 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
         Processes over folds in fit, as in joblib; threads over rows in predictions, as for MLRHClassifier.
     l1_ratios : sequence of floats, default=None
         Values of l1_ratio to try; None: only `l1_ratio`. Ties go to the smallest C, then to the first l1_ratio.
-    label_space, min_labels, max_labels, size_bias, l1_ratio, fit_intercept, solver, mm_step, tol, max_iter
+    label_space, min_labels, max_labels, size_bias, set_bias_strength, l1_ratio, fit_intercept, solver, mm_step, tol
         See MLRHClassifier.
-    decision, answer_sizes, verbose
+    max_iter, decision, answer_sizes, verbose
         See MLRHClassifier.
 
     Attributes
@@ -179,6 +175,7 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
         min_labels="auto",
         max_labels="auto",
         size_bias=False,
+        set_bias_strength="auto",
         l1_ratio=0.0,
         fit_intercept=True,
         solver="auto",
@@ -198,6 +195,7 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
         self.min_labels = min_labels
         self.max_labels = max_labels
         self.size_bias = size_bias
+        self.set_bias_strength = set_bias_strength
         self.l1_ratio = l1_ratio
         self.fit_intercept = fit_intercept
         self.solver = solver
@@ -218,9 +216,8 @@ class MLRHClassifierCV(_Chosen, MLRHClassifier):
             raise ValueError(f"l1_ratios must be numbers from 0 to 1, at least one; got {self.l1_ratios!r}.")
         return [{"l1_ratio": float(ratio)} for ratio in ratios]
 
-    def _keep_scores(self, scores, setting):
-        self.scores_ = scores[:, 0] if self.l1_ratios is None else scores
-        self.l1_ratio_ = setting["l1_ratio"]
+    def _attributes_of_scores(self, scores, setting):
+        return {"scores_": scores[:, 0] if self.l1_ratios is None else scores, "l1_ratio_": setting["l1_ratio"]}
 
 
 class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
@@ -238,7 +235,7 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
         for kernels that have a gamma.
     kernel, degree, coef0
         See KernelMLRHClassifier.
-    label_space, min_labels, max_labels, size_bias, fit_intercept, solver, mm_step, tol, max_iter
+    label_space, min_labels, max_labels, size_bias, set_bias_strength, fit_intercept, solver, mm_step, tol, max_iter
         See MLRHClassifier.
     l1_ratio : 0
         Kernel models have no L1 penalty.
@@ -287,6 +284,7 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
         min_labels="auto",
         max_labels="auto",
         size_bias=False,
+        set_bias_strength="auto",
         l1_ratio=0.0,
         fit_intercept=True,
         solver="auto",
@@ -309,6 +307,7 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
         self.min_labels = min_labels
         self.max_labels = max_labels
         self.size_bias = size_bias
+        self.set_bias_strength = set_bias_strength
         self.l1_ratio = l1_ratio
         self.fit_intercept = fit_intercept
         self.solver = solver
@@ -333,8 +332,8 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
             )
         return [{"gamma": gamma} for gamma in gammas]
 
-    def _keep_scores(self, scores, setting):
-        self.scores_, self.gamma_ = scores, setting["gamma"]
+    def _attributes_of_scores(self, scores, setting):
+        return {"scores_": scores, "gamma_": setting["gamma"]}
 
 
 def _grid(Cs):

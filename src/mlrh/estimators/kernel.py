@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from sklearn.metrics.pairwise import KERNEL_PARAMS, pairwise_kernels
-from sklearn.utils.validation import validate_data
 
 from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
+from mlrh.estimators import _features
 from mlrh.estimators._base import MLRHBase
 from mlrh.fitting.design import Design, GramFeatures
 
@@ -45,7 +45,7 @@ class KernelMLRHClassifier(MLRHBase):
     coef0 : float, default=0.0
     l1_ratio : float, default=0.0
         Must be 0: there are no coefficients of features for an L1 penalty to bring to 0.
-    label_space, min_labels, max_labels, size_bias, C, fit_intercept, solver, mm_step, tol, max_iter
+    label_space, min_labels, max_labels, size_bias, set_bias_strength, C, fit_intercept, solver, mm_step, tol, max_iter
         See MLRHClassifier.
     warm_start, decision, answer_sizes, n_jobs, verbose
         See MLRHClassifier.
@@ -56,7 +56,7 @@ class KernelMLRHClassifier(MLRHBase):
     X_fit_ : training rows of positive weight, (n_fit, n_features); None for a precomputed kernel
     support_ : array of shape (n_fit,)
         Indices of these rows in the X of training.
-    intercept_, classes_, min_labels_, max_labels_, size_bias_, sets_, set_bias_, label_space_
+    intercept_, classes_, min_labels_, max_labels_, size_bias_, sets_, set_bias_, set_bias_strength_, label_space_
         See MLRHClassifier.
     n_iter_, objective_, history_, n_features_in_, feature_names_in_
         See MLRHClassifier.
@@ -93,6 +93,7 @@ class KernelMLRHClassifier(MLRHBase):
         min_labels="auto",
         max_labels="auto",
         size_bias=False,
+        set_bias_strength="auto",
         C=1.0,
         l1_ratio=0.0,
         fit_intercept=True,
@@ -114,6 +115,7 @@ class KernelMLRHClassifier(MLRHBase):
         self.min_labels = min_labels
         self.max_labels = max_labels
         self.size_bias = size_bias
+        self.set_bias_strength = set_bias_strength
         self.C = C
         self.l1_ratio = l1_ratio
         self.fit_intercept = fit_intercept
@@ -133,7 +135,7 @@ class KernelMLRHClassifier(MLRHBase):
         return tags
 
     def _validate_X(self, X, *, reset):
-        X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+        X = _features.validated(self, X, reset=reset)
         if reset and self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
             raise ValueError(f"A precomputed kernel matrix must be square in fit; got shape {X.shape}.")
         return X
@@ -180,12 +182,14 @@ class KernelMLRHClassifier(MLRHBase):
                 "Scale the features, for example with StandardScaler.",
             )
 
-    def _keep(self, prepared, coef, mean_score):
+    def _attributes_of(self, prepared, coef, mean_score):
         dtype = prepared.X.dtype
-        self._gamma = prepared.gamma
-        self.X_fit_ = None if self.kernel == "precomputed" else prepared.X.copy()  # the caller may change X later
-        self.dual_coef_ = np.ascontiguousarray(prepared.features.to_dual(coef).T).astype(dtype)
-        self.intercept_ = (mean_score - prepared.design.mean @ coef).astype(dtype)
+        return {
+            "_gamma": prepared.gamma,
+            "X_fit_": None if self.kernel == "precomputed" else prepared.X.copy(),  # the caller may change X later
+            "dual_coef_": np.ascontiguousarray(prepared.features.to_dual(coef).T).astype(dtype),
+            "intercept_": (mean_score - prepared.design.mean @ coef).astype(dtype),
+        }
 
     def _compared(self, X):
         """Kernel values of X and the rows of the fit, in blocks: a list of one, or a generator of several."""

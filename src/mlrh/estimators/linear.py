@@ -9,12 +9,12 @@ from typing import Any, Self
 import numpy as np
 from scipy import sparse
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from mlrh import _sklearn
 from mlrh._indicators import UNKNOWN
 from mlrh._warnings import warn
-from mlrh.estimators import _targets
+from mlrh.estimators import _features, _targets
 from mlrh.estimators._base import MLRHBase, check_strength
 from mlrh.fitting.design import Design, GramRows, OrthogonalRows, row_space
 
@@ -85,9 +85,9 @@ class MLRHClassifier(MLRHBase):
     """Multilabel logistic regression: one exact joint model of the whole label set, with linear scores.
 
     P(y | x) is proportional to exp(sum_k y_k (coef_k . x + intercept_k) + b(y)) over a label space: all sets of
-    min_labels to max_labels labels, or the sets seen in training. With one class per row it is softmax regression (with
-    two classes, binary logistic regression). With min_labels=0 and max_labels=n_labels it is one binary logistic
-    regression per label.
+    min_labels to max_labels labels, or the sets seen in training, or all sets with a bias for those seen. With one
+    class per row it is softmax regression (with two classes, binary logistic regression). With min_labels=0 and
+    max_labels=n_labels it is one binary logistic regression per label.
 
     y may be an indicator matrix (array, nested list of 0 and 1, sparse matrix, or a pandas or polars DataFrame whose
     columns name the labels), a list of label sets (sets of any labels, or tuples or lists of strings), or one class per
@@ -100,15 +100,21 @@ class MLRHClassifier(MLRHBase):
 
     Parameters
     ----------
-    label_space : {"cardinality", "observed"} or LabelSpace, default="cardinality"
+    label_space : {"cardinality", "observed", "open"} or LabelSpace, default="cardinality"
         "cardinality": all sets of an admissible size. "observed": the sets that training shows, each with a learned
-        bias, so that labels can attract each other. Or an instance of a class of mlrh.spaces, or of your own.
+        bias, so that labels can attract each other. "open": all sets of an admissible size; those that training shows
+        have a learned bias too. Or an instance of a class of mlrh.spaces, such as GroupSpace and HierarchySpace, or of
+        your own.
     min_labels, max_labels : int or "auto", default="auto"
         Smallest and largest admissible size. "auto" takes them from the training rows. So after a small training set
         whose rows all happen to have two labels or more, one label is impossible: set min_labels=1 to allow it. Rows
         outside the given sizes are an error. Not used with one class per row.
     size_bias : bool, default=False
-        Learn a bias b(|y|) per size in the cardinality space. In the observed space a bias per set is always learned.
+        Learn a bias b(|y|) per size in the cardinality space. In the observed space a bias per set is always learned,
+        in the open space one per size and per seen set.
+    set_bias_strength : float or "auto", default="auto"
+        Open space only: how strongly biases of sets are held to 0, by strength/2 * set_bias^2 in units of the loss.
+        "auto" chooses it on held-out rows, by three further fits without these biases to at most 5,000 rows.
     C : float, default=1.0
         Inverse strength of the penalty, as in LogisticRegression: the objective is C * loss + |coef|^2 / 2. np.inf: no
         penalty. Intercepts and biases are only penalised as much as it takes to keep them finite.
@@ -152,9 +158,11 @@ class MLRHClassifier(MLRHBase):
         Names of the labels, or the classes for one class per row (two classes have one label, the second class).
     min_labels_, max_labels_ : int
     size_bias_ : array of shape (n_labels + 1,)
-        Cardinality space only; zeros unless learned.
+        Cardinality and open space only; zeros unless learned.
     sets_, set_bias_ : arrays of shape (n_sets, n_labels) and (n_sets,)
-        Observed space only.
+        Observed and open space only.
+    set_bias_strength_ : float
+        Open space only: as given, or as chosen.
     label_space_ : mlrh.spaces.LabelSpace
         With its learned biases.
     support_ : array
@@ -190,6 +198,7 @@ class MLRHClassifier(MLRHBase):
         min_labels="auto",
         max_labels="auto",
         size_bias=False,
+        set_bias_strength="auto",
         C=1.0,
         l1_ratio=0.0,
         fit_intercept=True,
@@ -207,6 +216,7 @@ class MLRHClassifier(MLRHBase):
         self.min_labels = min_labels
         self.max_labels = max_labels
         self.size_bias = size_bias
+        self.set_bias_strength = set_bias_strength
         self.C = C
         self.l1_ratio = l1_ratio
         self.fit_intercept = fit_intercept
@@ -266,25 +276,16 @@ class MLRHClassifier(MLRHBase):
         weights = _sklearn.check_sample_weight(
             sample_weight, Y, dtype=np.float64, ensure_non_negative=True, allow_all_zero_weights=True
         )
-        check_strength(self.C, weights)
+        check_strength(self.C, weights, X.dtype)
         support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
         before = _KeptRows(X[:0], Y[:0], weights[:0], support[:0]) if is_first else self._kept
         kept = before.plus(X[support], Y[support], weights[support], support)
         _targets.check_any(kept.weights)
         problem = self._problem(kept.X, kept.Y, kept.weights, kept.numbers, form, noting)
         n_seen = len(Y) if is_first else self.n_samples_seen_ + len(Y)
-        try:
-            self._solve(problem, warm=not is_first)
-        except KeyboardInterrupt:
-            if self.warm_start:  # the interrupted fit is kept, and so are its rows
-                self._keep_rows(kept, n_seen)
-            raise
-        self._keep_rows(kept, n_seen)
+        rows = {"_kept": kept, "n_samples_kept_": len(kept.Y), "n_samples_seen_": n_seen}
+        self._solve(problem, warm=not is_first, rows=rows)
         return self
-
-    def _keep_rows(self, kept, n_seen):
-        del self.support_  # would number the rows kept, not those of any call
-        self._kept, self.n_samples_kept_, self.n_samples_seen_ = kept, len(kept.Y), n_seen
 
     def _declared_form(self, y, classes, *, is_first):
         """The form of y: declared at the first call, later that of the first call or of an earlier fit."""
@@ -314,7 +315,7 @@ class MLRHClassifier(MLRHBase):
         }
 
     def _validate_X(self, X, *, reset):
-        return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+        return _features.validated(self, X, reset=reset)
 
     def _rows(self, X, support):
         return X[support]
@@ -337,12 +338,12 @@ class MLRHClassifier(MLRHBase):
         inner = coef if prepared.rows is None else prepared.rows.reduce(coef)
         return inner, intercept + prepared.outer.mean @ coef
 
-    def _keep(self, prepared, coef, mean_score):
+    def _attributes_of(self, prepared, coef, mean_score):
         coef = coef if prepared.rows is None else prepared.rows.expand(coef)
         dtype = prepared.outer.X.dtype
-        self.coef_ = np.ascontiguousarray(coef.T).astype(dtype)
+        coef = np.ascontiguousarray(coef.T).astype(dtype)
         # From the coefficients as they are stored: in float32 their rounding error times a large mean would matter.
-        self.intercept_ = (mean_score - self.coef_ @ prepared.outer.mean).astype(dtype)
+        return {"coef_": coef, "intercept_": (mean_score - coef @ prepared.outer.mean).astype(dtype)}
 
     def _compared(self, X):
         return self._validate_X(X, reset=False)

@@ -17,7 +17,7 @@ from sklearn.utils.validation import validate_data
 
 from mlrh import decisions
 from mlrh._sklearn import StrOptions, fit_context, safe_indexing
-from mlrh.estimators import _held_out, _targets
+from mlrh.estimators import _features, _held_out, _targets, _whole_fit
 from mlrh.spaces import CardinalitySpace, LabelSetDistribution, Mixture, geometric_mean
 from mlrh.spaces.mixture import checked_weights, geometric_likelihood
 
@@ -145,6 +145,7 @@ class PooledSets(MetaEstimatorMixin, _targets.SetClassifier):
         self
         """
         self._check_members()
+        _features.check(X)
         fitted = copy(self)  # if this fit fails, self keeps the last one
         X = indexable(validate_data(fitted, X, skip_check_array=True))[0]
         form, Y = _targets.encode(y, partly_known=True)
@@ -154,7 +155,7 @@ class PooledSets(MetaEstimatorMixin, _targets.SetClassifier):
         fitted.estimators_ = Parallel(n_jobs=self.n_jobs)(delayed(task.fit)() for task in tasks)
         fitted._never, fitted._targets, fitted.classes_ = tasks[0].never(), tasks[0].form, tasks[0].form.classes
         fitted.distribution(safe_indexing(X, [0]))  # raises here, not later, where members can't be pooled
-        _held_out.take_over(self, fitted)
+        _whole_fit.keep(self, vars(fitted), without=vars(self))
         return self
 
     @property

@@ -20,7 +20,7 @@ from sklearn.utils.validation import validate_data
 
 from mlrh._indicators import as_indicator
 from mlrh._sklearn import HasMethods, Interval, StrOptions, check_sample_weight, fit_context
-from mlrh.estimators import _held_out, _targets
+from mlrh.estimators import _features, _held_out, _targets, _whole_fit
 
 MAX_SWEEPS = 100  # over the labels, in coordinate ascent: bounds the time; a handful is usual
 TIE = 1e-12  # values this close, relative to their magnitude, are equal: the order of a sum over rows changes less
@@ -95,6 +95,9 @@ class TunedThresholds(MetaEstimatorMixin, _targets.SetClassifier):
     The estimator is fitted once per fold, and once more to all rows. The thresholds are chosen among all distinct
     cut-offs of its scores for the held-out rows of all folds (`best_thresholds` says which choices are exact). On these
     rows they are never worse than 1/2 for every label.
+
+    Where the estimator's label space is a hierarchy, a label's threshold is raised to its parent's, so that every
+    answer holds the parents of its labels.
 
     Rare labels: if all held-out rows of some fold have a label, or none has it, the label gets the best common
     threshold instead of its own, since too few rows tell about it. With very many folds that is every label.
@@ -194,6 +197,7 @@ class TunedThresholds(MetaEstimatorMixin, _targets.SetClassifier):
         self
         """
         metric = metric_of(self.metric, self.beta)
+        _features.check(X)
         fitted = copy(self)  # if this fit fails, self keeps the last one
         X = indexable(validate_data(fitted, X, skip_check_array=True))[0]
         form, Y = _targets.encode(y, partly_known=True)
@@ -202,10 +206,11 @@ class TunedThresholds(MetaEstimatorMixin, _targets.SetClassifier):
         folds = _held_out.folds(self.cv, task)
         first_fold = _held_out.first_fold(folds)
         answers = Parallel(n_jobs=self.n_jobs)(delayed(_scores_of_fold)(task, *fold) for fold in folds)
-        fitted._choose(_pooled(task, folds, answers), first_fold, metric)
         fitted.estimator_, fitted._never = task.fit(), task.never()
+        raised = partial(_held_out.raised_thresholds, task, fitted.estimator_)
+        fitted._choose(_pooled(task, folds, answers), first_fold, metric, raised)
         fitted._targets, fitted.classes_ = task.form, task.form.classes
-        _held_out.take_over(self, fitted)
+        _whole_fit.keep(self, vars(fitted), without=vars(self))
         return self
 
     @available_if(lambda self: _gives_probabilities_of_labels(self))
@@ -232,15 +237,16 @@ class TunedThresholds(MetaEstimatorMixin, _targets.SetClassifier):
         tags.classifier_tags.multi_label = own.classifier_tags is not None and own.classifier_tags.multi_label
         return tags
 
-    def _choose(self, rows, first_fold, metric):
+    def _choose(self, rows, first_fold, metric, raised):
         """Set the thresholds, and the attributes that measure them on held-out rows."""
         self.has_own_threshold_ = self.per_label & seen_in_every_fold(rows)
-        self.thresholds_, self.common_threshold_ = tune(rows, metric, self.has_own_threshold_)
+        self.thresholds_, self.common_threshold_ = tune(rows, metric, self.has_own_threshold_, raised)
         honest = np.empty(rows.Y.shape, bool)
         for fold in np.unique(first_fold):
             here = first_fold == fold
             others = rows.take(~here)
-            honest[here] = rows.scores[here] > tune(others, metric, self.per_label & seen_in_every_fold(others))[0]
+            own = self.per_label & seen_in_every_fold(others)
+            honest[here] = rows.scores[here] > tune(others, metric, own, raised)[0]
         self.best_score_, self.cv_scores_ = scores_of(rows, rows.scores > self.thresholds_, metric)
         self.honest_score_, self.honest_scores_ = scores_of(rows, honest, metric)
         self.default_score_, self.default_scores_ = scores_of(rows, rows.scores > rows.ends.default, metric)
@@ -383,14 +389,22 @@ def _in_groups(rows, metric, values):
     return values.reshape(1, -1), weights.reshape(1, -1), np.ones(1)
 
 
-def tune(rows, metric, own):
-    """Thresholds (n_labels,): the best for labels in the mask own, the best common one for others; and that one."""
+def tune(rows, metric, own, raised=None):
+    """Thresholds (n_labels,): the best for labels in the mask own, the best common one for others; and that one.
+
+    raised(thresholds) raises them where labels imply each other. Where the common threshold is then better, it is used
+    for all: it needs no raising.
+    """
     common = float(_best_common(rows, metric))
     thresholds = np.full(len(own), common)
     if not own.any() or len(own) == 1:
         return thresholds, common
     improve = {"labels": _each_by_itself, "all": _by_dinkelbach, "rows": _by_coordinate_ascent}[metric.over]
-    return improve(rows, metric, np.flatnonzero(own), thresholds), common
+    best = improve(rows, metric, np.flatnonzero(own), thresholds)
+    kept = best if raised is None else raised(best)
+    if (kept != best).any() and _score(rows, rows.scores > kept, metric) < _score(rows, rows.scores > common, metric):
+        kept = thresholds
+    return kept, common
 
 
 def seen_in_every_fold(rows):

@@ -15,7 +15,7 @@ from rich.rule import Rule
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from mlrh._files import replacing
+from mlrh._files import naming, replacing
 from mlrh._style import page_css
 from mlrh.experiments._plots import one_line, printable
 
@@ -66,8 +66,9 @@ def write_report(report, folder):
     contents = {folder / "report.md": to_markdown(report), folder / PAGE: to_html(report)}
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(*contents) as files:
-        for file, content in zip(files, contents.values(), strict=True):
-            file.write(content.encode())
+        for file, (path, content) in zip(files, contents.items(), strict=True):
+            with naming(path):
+                file.write(content.encode())
     return tuple(contents)
 
 

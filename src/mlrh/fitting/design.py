@@ -42,6 +42,11 @@ class Design:
         # Products with X' need its columns one after the other.
         self._transposed = sparse.csr_array(self.X.T) if sparse.issparse(self.X) else None
 
+    def of_rows(self, rows):
+        """The design of some rows, given by numbers."""
+        options = {"fit_intercept": self.fit_intercept, "n_leading": self.n_leading, "n_jobs": self._n_jobs}
+        return Design(self.X[rows], self.weights[rows], **options)
+
     def scores(self, coef, intercept):
         """(X - mean) @ coef + intercept in the type of X; coef (n_features, n_labels), intercept (n_labels,)."""
         if self._transposed is not None:

@@ -16,9 +16,12 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from mlrh._indicators import UNKNOWN, as_indicator, as_known, contradict, merged
+from mlrh.spaces._kernels import expected_metrics
 from mlrh.spaces._kernels.expected_metrics import check_metric, metric_function
 
-LARGEST_SCORE = 1e100  # sums of scores over labels stay far from overflow, which begins at 1.8e308
+# Largest magnitude of scores and biases: sums over labels stay far from overflow, which begins at 1.8e308.
+LARGEST_SCORE = 1e100
+JOINT_ENTRIES = 2**23  # P(y_k = 1, |y| = j) of a block of rows: 64 MB
 MAX_ENUMERATED = 14  # labels up to which the defaults list all sets: 2**14 of them, a few megabytes
 # Change of a score in a central difference. The error of the formula is about STEP**2 = 1e-10, that of rounding about
 # eps / STEP = 2e-11: a larger or smaller step would make one of them worse.
@@ -103,10 +106,6 @@ class LabelSpace(ABC):
         other.known = known if self.known is None else merged(self.known, known)
         return other
 
-    def take(self, rows) -> "LabelSpace":
-        """The space for some of the rows that it was made for; itself where all rows are alike."""
-        return self if self.known is None else self._without_knowledge().given(self.known[rows])
-
     def fits(self, known):
         """Whether at least one set agrees with what is known of each row, (n_samples,)."""
         contradicts = np.zeros(len(known), bool) if self.known is None else contradict(self.known, known)
@@ -187,6 +186,21 @@ class LabelSpace(ABC):
         smallest, largest = self.sizes()
         return smallest == largest
 
+    def shift_invariant_labels(self) -> list[np.ndarray]:
+        """Groups of labels, as indices, to whose scores a constant can be added without changing a probability."""
+        return [np.arange(self.n_labels)] if self.is_shift_invariant() else []
+
+    def raised_thresholds(self, thresholds):
+        """Thresholds (n_labels,) for marginals, raised so that the labels above them obey what labels imply.
+
+        The default leaves them as they are.
+        """
+        return thresholds
+
+    def completed(self, Y):
+        """Training rows Y as a fit takes them; the default leaves them as they are."""
+        return Y
+
     def undetermined(self, Y) -> list[str]:
         """Sentences on what of this space has no finite optimum for Y (labels never or always present aside)."""
         return []
@@ -220,6 +234,20 @@ class LabelSpace(ABC):
         The default is 0, which promises nothing.
         """
         return 0.0
+
+    # What a fit may choose first, on rows that were held out.
+
+    def simpler(self) -> "LabelSpace | None":
+        """The space whose fits give the held-out scores that `tuned` asks for; None if there is nothing to choose."""
+        return None
+
+    def tuned(self, Y, weights, folds) -> "LabelSpace":
+        """The space with what a fit has to choose beforehand, such as the strength of a ridge; by default as it is.
+
+        folds is a list of triples: a mask (n_samples,) of the rows that were held out, and of the fit of `simpler` to
+        the other rows the scores (n_samples, n_labels) of all rows and the space with its biases.
+        """
+        return self
 
     # What a distribution asks.
 
@@ -330,6 +358,18 @@ class LabelSpace(ABC):
         """The sets (n_sets, n_labels) and the log-probability of each for every row, (n_samples, n_sets)."""
         return self._listed().listed(scores)
 
+    def marginals_by_size(self, scores):
+        """P(y_k = 1, |y| = j), (n_labels + 1, n_samples, n_labels): one conditioning for each label k."""
+        marginals, free = self.marginals(scores), self._without_knowledge()
+        joint = np.zeros((self.n_labels + 1, *scores.shape))
+        for label in range(self.n_labels):
+            rows = np.flatnonzero(marginals[:, label] > 0)
+            known = np.full(scores.shape, UNKNOWN, np.int8) if self.known is None else self.known.copy()
+            known[:, label] = 1
+            sizes = free.given(known[rows]).cardinality_pmf(scores[rows])
+            joint[:, rows, label] = (marginals[rows, label, None] * sizes).T
+        return joint
+
     def any_of(self, scores, groups):
         """P(at least one label of each row's group), (n_samples,)."""
         return self._listed().any_of(scores, groups)
@@ -354,11 +394,42 @@ class LabelSpace(ABC):
         """The space of P(y)^(1/temperature) for scores that are divided by the temperature."""
         return self.rebiased(self.bias / temperature)
 
+    def _best_of_candidates(self, scores, metric, limits):
+        """The best answers that a space finds without a list of its sets: exact for F1.
+
+        For other metrics it is the better one of the sets of the m likeliest labels and of the most probable set.
+        """
+        sets, n_rows = np.empty(scores.shape, np.int8), max(1, JOINT_ENTRIES // (self.n_labels + 1) ** 2)
+        for start in range(0, len(scores), n_rows):
+            rows = slice(start, start + n_rows)
+            sets[rows] = self._of_rows(rows)._best_of_block(scores[rows], metric, limits)
+        return sets
+
+    def _best_of_block(self, scores, metric, limits):
+        if metric is expected_metrics.f1_of_counts:
+            joint, empty = self.marginals_by_size(scores)[1:], self.cardinality_pmf(scores)[:, 0]
+            return expected_metrics.best_f1_by_sizes(joint, np.arange(1, self.n_labels + 1), empty, limits)
+        best = expected_metrics.Best(*scores.shape)
+        possible, modes = self.modes_within(scores, *limits)
+        sizes = np.where(possible, np.count_nonzero(modes, axis=1), -1)
+        # Ties go to what is offered first, so smaller sets come first.
+        for m in range(limits[0], limits[1] + 1):
+            candidates = self.likeliest(scores, np.full(len(scores), m))
+            best.offer(self.expected(scores, candidates, metric), candidates)
+            if (sizes == m).any():
+                candidates = np.where((sizes == m)[:, None], modes, candidates)
+                best.offer(self.expected(scores, candidates, metric), candidates)
+        return best.sets
+
     def _without_knowledge(self):
         """The same space with nothing known, for questions that bring rows and knowledge of their own."""
         other = copy(self)
         other.known = None
         return other
+
+    def _of_rows(self, rows):
+        """The space with what is known of some rows, given by numbers, a mask or a slice."""
+        return self if self.known is None else self._without_knowledge().given(self.known[rows])
 
     def _listed(self):
         """The same sets and weights as an ObservedSpace, which answers everything from the list of sets."""
@@ -407,7 +478,9 @@ def highest_labels(values, counts):
 class LabelSetDistribution:
     """The distribution of the label set of every row of scores: what you can ask of P(y | x).
 
-    Made by `distribution` of a label space or of a fitted classifier, or by `condition` of another distribution.
+    Made by `distribution` of a label space or of a fitted classifier, or by `condition` of another distribution. Scores
+    and biases are at most 1e100 in magnitude. A probability below 1e-60 may come out as 0, except where it is asked for
+    by `log_prob`, `top_sets` or `log_prob_of_known`.
     """
 
     space: LabelSpace
@@ -420,7 +493,7 @@ class LabelSetDistribution:
 
     def take(self, rows) -> "LabelSetDistribution":
         """The distribution of some rows, given by numbers, a mask or a slice."""
-        return LabelSetDistribution(self.space.take(rows), self.scores[rows])
+        return LabelSetDistribution(self.space._of_rows(rows), self.scores[rows])
 
     def fits(self, known) -> np.ndarray:
         """Whether what is known of each row leaves a possible set, known as for `condition` -> (n_samples,)."""
@@ -528,6 +601,13 @@ class LabelSetDistribution:
         """The smallest and the largest number of labels of a set of the label space."""
         return self.space.sizes()
 
+    def raised_thresholds(self, thresholds) -> np.ndarray:
+        """Thresholds (n_labels,) for marginals, raised where the label space needs it.
+
+        In a hierarchy a label's threshold is raised to its parent's: the labels above their thresholds then obey it.
+        """
+        return self.space.raised_thresholds(np.asarray(thresholds, np.float64))
+
     def condition(self, known) -> "LabelSetDistribution":
         """The distribution given what is known of each row; it answers the same questions, as exactly.
 
@@ -562,6 +642,11 @@ class LabelSetDistribution:
         with np.errstate(over="ignore", under="ignore"):  # checked_scores reports overflow and its place
             scores = (self.scores / np.float64(temperature)).astype(self.scores.dtype)
             space = self.space.temper(temperature)
+        if not np.abs(space.bias).max(initial=0.0) <= LARGEST_SCORE:
+            raise ValueError(
+                f"Biases divided by the temperature must be at most {LARGEST_SCORE:g} in magnitude; at a temperature "
+                f"of {temperature:g} the largest is {np.abs(space.bias).max():g}. Use a higher temperature."
+            )
         return LabelSetDistribution(space, checked_scores(scores, scores.shape[1]))
 
     def log_prob_of_known(self, known) -> np.ndarray:
@@ -593,6 +678,22 @@ def checked_scores(scores, n_labels):
             f"{row}, column {column}."
         )
     return np.ascontiguousarray(scores)
+
+
+def checked_bias(bias, name, n, per):
+    """A new read-only array of n biases, 0 for None; else an error that names the first bad entry."""
+    bias = np.zeros(n) if bias is None else np.array(bias, np.float64)
+    if bias.shape != (n,):
+        raise ValueError(f"{name} must be {n} finite numbers, one per {per}; got shape {bias.shape}.")
+    bad = ~(np.abs(bias) <= LARGEST_SCORE)
+    if bad.any():
+        first = int(np.argmax(bad))
+        raise ValueError(
+            f"{name} must be {n} finite numbers, at most {LARGEST_SCORE:g} in magnitude; found {bias[first]} at index "
+            f"{first}."
+        )
+    bias.setflags(write=False)
+    return bias
 
 
 def _sets_of_rows(Y, shape):

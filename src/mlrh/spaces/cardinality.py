@@ -16,7 +16,7 @@ from scipy.special import gammaln, logsumexp
 
 from mlrh._indicators import UNKNOWN, contradict, merged
 from mlrh.spaces._kernels import dispatch, expected_metrics
-from mlrh.spaces.base import LabelSpace, highest_labels
+from mlrh.spaces.base import LabelSpace, checked_bias, highest_labels
 
 CERTAIN = 2e100  # stands for the score of a known label: larger than LARGEST_SCORE, so it outranks every other
 TARGET_ENTRIES = 2**22  # of joint marginals that are copied at a time: bounds the copy to 32 MB
@@ -32,7 +32,8 @@ class CardinalitySpace(LabelSpace):
     n_labels, min_labels, max_labels : int
         0 <= min_labels <= max_labels <= n_labels.
     size_bias : array of shape (n_labels + 1,), optional
-        Added to the score of a set of j labels; entries outside min_labels..max_labels don't matter.
+        Added to the score of a set of j labels, at most 1e100 in magnitude; entries outside min_labels..max_labels
+        don't matter.
     learn_bias : bool
         Whether a fit learns the biases of the admissible sizes, or leaves them as they are.
     n_jobs : int, optional
@@ -50,14 +51,8 @@ class CardinalitySpace(LabelSpace):
 
     def __init__(self, n_labels, min_labels, max_labels, size_bias=None, *, learn_bias=False, n_jobs=None):
         _check_limits(n_labels, min_labels, max_labels)
-        bias = np.zeros(n_labels + 1) if size_bias is None else np.array(size_bias, np.float64)
-        if bias.shape != (n_labels + 1,) or not np.isfinite(bias).all():
-            raise ValueError(
-                f"size_bias must be {n_labels + 1} finite numbers, one per size 0..{n_labels}; got shape {bias.shape}."
-            )
         self.n_labels, self.min_labels, self.max_labels = n_labels, min_labels, max_labels
-        bias.setflags(write=False)
-        self.size_bias = bias
+        self.size_bias = bias = checked_bias(size_bias, "size_bias", n_labels + 1, f"size 0..{n_labels}")
         self.learns_bias, self.n_jobs = learn_bias, n_jobs
         self.bias = bias[min_labels : max_labels + 1]
         # The kernels read admissibility off the bias: a size with bias -inf has weight 0.
@@ -225,6 +220,11 @@ class CardinalitySpace(LabelSpace):
         scores = scores.astype(np.float64, copy=False)
         pmf = self.cardinality_pmf(scores)
         return expected_metrics.expected_by_counts(scores, pmf, Y, metric, n_jobs=self.n_jobs)
+
+    def overlaps(self, scores, Y):
+        """P(the truth has t labels of the answer Y and r others), (n_samples, max t + 1, max r + 1)."""
+        scores = scores.astype(np.float64, copy=False)
+        return expected_metrics.overlaps_by_counts(scores, self.cardinality_pmf(scores), Y, n_jobs=self.n_jobs)
 
     def best(self, scores, metric, limits):
         """Sets with the highest expected metric, exact: the m highest scores, for the best m (see `best_by_counts`)."""
@@ -502,6 +502,10 @@ class ConditionedCardinality(LabelSpace):
         # Given its size, a set still weighs exp(sum of its scores), with scores that make the known labels certain.
         clamped, pmf = self._clamped(scores), self.cardinality_pmf(scores.astype(np.float64, copy=False))
         return expected_metrics.expected_by_counts(clamped, pmf, Y, metric, n_jobs=self.space.n_jobs)
+
+    def overlaps(self, scores, Y):
+        clamped, pmf = self._clamped(scores), self.cardinality_pmf(scores.astype(np.float64, copy=False))
+        return expected_metrics.overlaps_by_counts(clamped, pmf, Y, n_jobs=self.space.n_jobs)
 
     def best(self, scores, metric, limits):
         clamped, pmf = self._clamped(scores), self.cardinality_pmf(scores.astype(np.float64, copy=False))

@@ -1,7 +1,8 @@
 """All sets with independent labels, as a label space: one binary logistic regression per label.
 
-The same distribution as the cardinality space of all sizes, in O(n_labels) per row instead of O(n_labels^2). A fit with
-unknown labels starts from this space: there its loss is that of the known labels alone, and so still convex.
+The same distribution as the cardinality space of all sizes, which answers what is asked less often. What a fit repeats
+takes O(n_labels) per row here, there O(n_labels^2). A fit with unknown labels starts from this space: there its loss is
+that of the known labels alone, and so still convex. In a space of groups it is the space of the labels in no group.
 """
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy.special import expit
 
 from mlrh._indicators import UNKNOWN
 from mlrh.spaces.base import LabelSpace
+from mlrh.spaces.cardinality import CardinalitySpace
 
 
 class IndependentLabels(LabelSpace):
@@ -58,3 +60,45 @@ class IndependentLabels(LabelSpace):
     def mode(self, scores):
         positive = scores > 0 if self.known is None else np.where(self.known == UNKNOWN, scores > 0, self.known)
         return positive.astype(np.int8)
+
+    # The cardinality space of all sizes has the same sets and answers the rest.
+
+    def log_prob(self, scores, Y):
+        return self._of_all_sizes().log_prob(scores, Y)
+
+    def cardinality_pmf(self, scores):
+        return self._of_all_sizes().cardinality_pmf(scores)
+
+    def entropy(self, scores):
+        return self._of_all_sizes().entropy(scores)
+
+    def joint_marginals(self, scores):
+        return self._of_all_sizes().joint_marginals(scores)
+
+    def any_of(self, scores, groups):
+        return self._of_all_sizes().any_of(scores, groups)
+
+    def top_sets(self, scores, n):
+        return self._of_all_sizes().top_sets(scores, n)
+
+    def sample(self, scores, n, random_state):
+        return self._of_all_sizes().sample(scores, n, random_state)
+
+    def expected(self, scores, Y, metric):
+        return self._of_all_sizes().expected(scores, Y, metric)
+
+    def overlaps(self, scores, Y):
+        return self._of_all_sizes().overlaps(scores, Y)
+
+    def best(self, scores, metric, limits):
+        return self._of_all_sizes().best(scores, metric, limits)
+
+    def modes_within(self, scores, low, high):
+        return self._of_all_sizes().modes_within(scores, low, high)
+
+    def likeliest(self, scores, counts):
+        return self._of_all_sizes().likeliest(scores, counts)
+
+    def _of_all_sizes(self):
+        space = CardinalitySpace(self.n_labels, 0, self.n_labels)
+        return space if self.known is None else space.given(self.known)

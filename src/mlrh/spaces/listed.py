@@ -65,7 +65,7 @@ class _ListedSets(ObservedSpace):
         """False: which sets are possible differs from row to row."""
         return False
 
-    def take(self, rows):
+    def _of_rows(self, rows):
         other = self._with(self.log_weights[rows])
         other.known = None if self.known is None else self.known[rows]
         return other

@@ -134,6 +134,10 @@ class Mixture(LabelSetDistribution):
     def likeliest(self, counts):
         return highest_labels(self.marginals(), counts)
 
+    def raised_thresholds(self, thresholds):
+        """Thresholds raised only as far as all members need it: the mixture has every set that some member has."""
+        return np.min([member.raised_thresholds(thresholds) for member in self.members], axis=0)
+
     def sample(self, n=1, random_state=None):
         n, rng = _positive_count(n), check_random_state(random_state)
         # The member of each draw, then the set from that member.

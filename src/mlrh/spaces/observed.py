@@ -15,7 +15,7 @@ from scipy import sparse
 from mlrh._indicators import UNKNOWN, as_indicator, contradict, merged
 from mlrh._parallel import map_blocks
 from mlrh.spaces._kernels import expected_metrics
-from mlrh.spaces.base import LabelSpace
+from mlrh.spaces.base import LabelSpace, checked_bias
 from mlrh.spaces.cardinality import sizes_in_words, training_sizes
 
 
@@ -29,7 +29,7 @@ class ObservedSpace(LabelSpace):
     sets : array of shape (n_sets, n_labels)
         Distinct rows of 0 and 1.
     set_bias : array of shape (n_sets,), optional
-        Added to the score of each set.
+        Added to the score of each set, at most 1e100 in magnitude.
 
     Examples
     --------
@@ -43,13 +43,7 @@ class ObservedSpace(LabelSpace):
         self.sets = sets = as_indicator(sets, "sets")
         if len(sets) == 0:
             raise ValueError("sets must have a row for each possible set; got none.")
-        self.set_bias = np.zeros(len(sets)) if set_bias is None else np.array(set_bias, np.float64)
-        if self.set_bias.shape != (len(sets),) or not np.isfinite(self.set_bias).all():
-            raise ValueError(
-                f"set_bias must be {len(sets)} finite numbers, one per set; got shape {self.set_bias.shape}."
-            )
-        self.set_bias.setflags(write=False)
-        self.bias = self.set_bias
+        self.bias = self.set_bias = checked_bias(set_bias, "set_bias", len(sets), "set")
         self.n_labels = sets.shape[1]
         # The bytes of a set are the key under which `_find` looks it up.
         self._index = {row.tobytes(): s for s, row in enumerate(self.sets)}
@@ -151,6 +145,12 @@ class ObservedSpace(LabelSpace):
 
     def log_partition(self, scores):
         return self._rowwise(scores, lambda rows: self._probabilities(scores, rows)[0])
+
+    def marginals(self, scores):
+        def work(rows):
+            return np.minimum(self._probabilities(scores, rows)[1] @ self._products, 1.0)
+
+        return self._rowwise(scores, work, self.n_labels)
 
     def cardinality_pmf(self, scores):
         by_size = np.eye(self.n_labels + 1)[self.sets.sum(axis=1, dtype=np.int64)]
@@ -355,27 +355,28 @@ def distinct_sets(Y):
 def _log_weights(scores, sets, set_bias, possible=None):
     """Log-weights of all sets (n_rows, n_sets) less a reference per row, and the references (n_rows,).
 
-    Scores of 1e5 may cancel within a set, or between two sets, to a number that must be right to 1e-12. So every score
-    is split into a coarse part, a multiple of a power of two, and a small rest. Sums of coarse parts over labels are
-    exact, and so is the difference from the reference. `possible` (n_rows, n_sets) says which sets count: the others
-    have weight 0, and are left out of the reference, since a large one would cost the rest its digits.
+    Scores of 1e5 may cancel within a set, or between two sets, to a number that must be right to 1e-12. So scores and
+    biases are split into parts, each a multiple of a power of two, and a rest below 64. Sums of one part over labels
+    are exact. After each part the highest sum is taken out as the reference. What is left near it has few bits and
+    stays exact; what is far below can't come back, since all later parts are smaller. `possible` (n_rows, n_sets) says
+    which sets count: the others have weight 0, and are left out of the reference.
     """
     scores = np.asarray(scores, np.float64)
-    largest = max(np.abs(scores).max(initial=0.0), np.abs(set_bias).max(), 1.0)
-    if largest < 64:
-        # Sums this small are right to about 1e-14 per label as they are.
-        coarse, fine = np.zeros((1, 1)), scores @ sets.T + set_bias
-    else:
+    relative, reference = np.zeros((1, 1)), np.zeros((len(scores), 1))
+    if possible is not None:
+        relative = np.where(possible, 0.0, -np.inf)
+    largest = max(np.abs(scores).max(initial=0.0), np.abs(set_bias).max())
+    while largest >= 64:  # sums below are right to about 1e-14 per label as they are
         # Sums of n_labels scores and a bias stay below 2**50 units: integers that float64 holds exactly (up to 2**53).
         unit = 2.0 ** (np.ceil(np.log2(largest * (sets.shape[1] + 1))) - 50)
-        rounded, rounded_bias = np.rint(scores / unit) * unit, np.rint(set_bias / unit) * unit
-        coarse = rounded @ sets.T + rounded_bias
-        fine = (scores - rounded) @ sets.T + (set_bias - rounded_bias)
-    if possible is not None:
-        coarse = np.where(possible, coarse, -np.inf)
-    reference = coarse.max(axis=1, keepdims=True)
-    reference = np.where(np.isneginf(reference), 0.0, reference)  # of a row without possible sets
-    return (coarse - reference) + fine, reference[:, 0]
+        part, part_of_bias = np.rint(scores / unit) * unit, np.rint(set_bias / unit) * unit
+        relative = relative + (part @ sets.T + part_of_bias)
+        highest = relative.max(axis=1, keepdims=True)
+        highest = np.where(np.isneginf(highest), 0.0, highest)  # of a row without possible sets
+        relative -= highest
+        reference += highest
+        scores, set_bias, largest = scores - part, set_bias - part_of_bias, unit / 2
+    return relative + (scores @ sets.T + set_bias), reference[:, 0]
 
 
 def _agree(known, sets):

@@ -9,7 +9,20 @@ except ImportError as error:
     raise ImportError('mlrh.torch needs PyTorch; install it with: pip install "mlrh[torch]"') from error
 
 from mlrh.torch.decisions import decide
-from mlrh.torch.distribution import CardinalitySpace, LabelSetDistribution
+from mlrh.torch.distribution import CardinalitySpace, LabelSetDistribution, LabelSpace
 from mlrh.torch.loss import MLRHLoss, mlrh_loss
+from mlrh.torch.spaces import GroupSpace, HierarchySpace, ObservedSpace, OpenSpace, label_space
 
-__all__ = ["CardinalitySpace", "LabelSetDistribution", "MLRHLoss", "decide", "mlrh_loss"]
+__all__ = [
+    "CardinalitySpace",
+    "GroupSpace",
+    "HierarchySpace",
+    "LabelSetDistribution",
+    "LabelSpace",
+    "MLRHLoss",
+    "ObservedSpace",
+    "OpenSpace",
+    "decide",
+    "label_space",
+    "mlrh_loss",
+]

@@ -11,8 +11,7 @@ import torch
 from mlrh.torch._eager import ranking, tree
 from mlrh.torch._eager.dispatch import blocks, parts
 from mlrh.torch._eager.numbers import joined, total, with_constant
-
-TIE = 1e-13  # some hundred units in the last place of float64: answers that are equal but for rounding
+from mlrh.torch.distribution import TIE
 
 
 def decide(distribution, decision="exact_match"):
@@ -23,12 +22,13 @@ def decide(distribution, decision="exact_match"):
     distribution : LabelSetDistribution
     decision : str, tuple or function
         "exact_match": the most probable set, always a set of the label space. "hamming": every label with a marginal
-        above 1/2. "f1", "jaccard": the set with the highest expected F1 or Jaccard index of the row. ("top", k): the k
-        likeliest labels. A function f(tp, fp, fn) of integer tensors of one shape, the numbers of labels rightly in the
-        answer, wrongly in it and wrongly left out, which returns more for better: the set with the highest expectation.
-        It must never fall when a wrong label of the answer is swapped for a right one, f(tp + 1, fp, fn) >=
-        f(tp, fp + 1, fn + 1), which is checked. Answers for a metric are exact, in O(n_labels max_labels^2) per row but
-        for a logarithm.
+        above 1/2. "f1": the set with the highest expected F1 of the row. ("top", k): the k likeliest labels. These are
+        exact in every label space. In a cardinality space only: "jaccard", the set with the highest expected Jaccard
+        index, or a function f(tp, fp, fn) of integer tensors of one shape, the numbers of labels rightly in the answer,
+        wrongly in it and wrongly left out, which returns more for better: the set with the highest expectation. It must
+        never fall when a wrong label of the answer is swapped for a right one, f(tp + 1, fp, fn) >=
+        f(tp, fp + 1, fn + 1), which is checked. Answers for a metric are exact there, in O(n_labels max_labels^2) per
+        row but for a logarithm.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def _hamming(distribution):
 BY_NAME = {
     "exact_match": lambda distribution: distribution.mode(),
     "hamming": _hamming,
-    "f1": lambda distribution: _best(distribution, _f1_of_counts),
+    "f1": lambda distribution: _f1(distribution),
     "jaccard": lambda distribution: _best(distribution, _jaccard_of_counts),
 }
 
@@ -80,18 +80,31 @@ def _top(distribution, k):
     n_labels = distribution.space.n_labels
     if not isinstance(k, Integral) or isinstance(k, bool) or not 0 <= int(k) <= n_labels:
         raise ValueError(f"k must be an integer from 0 to the number of labels, {n_labels}; got {k!r}.")
-    order = ranking.by_score(distribution.scores.detach())
+    values = distribution.scores if distribution.space.nested_answers else distribution.marginals()
+    order = ranking.by_score(values.detach())
     return ranking.first_of(order, torch.full((len(order),), int(k), device=order.device))
+
+
+def _f1(distribution):
+    space = distribution.space
+    if space.nested_answers:
+        return _best(distribution, _f1_of_counts)
+    return space.best_f1(distribution.scores.detach().to(torch.float64))
 
 
 def _best(distribution, metric):
     """The m labels of highest score, for the m with the highest expected metric."""
     scores = distribution.scores.detach()
     space = distribution.space
+    if not space.nested_answers:
+        raise ValueError(
+            f"decide has the Jaccard index and functions of your own for a cardinality space only; got {space!r}. Use "
+            "'f1', 'exact_match', 'hamming' or ('top', k), which are exact in every label space."
+        )
     table = _table(metric, space, scores.device)
     order = ranking.by_score(scores)
     descending = scores.gather(1, order).to(torch.float64)
-    log_weights = distribution._log_weights().detach().expand(len(scores), -1)
+    log_weights = space.log_weights(scores).detach().expand(len(scores), -1)
     counts = torch.empty(len(scores), dtype=torch.int64, device=scores.device)
     for rows in blocks(len(scores), space.n_labels * (space.max_labels + 1)):
         for some, weights, size_weights in parts(descending[rows], log_weights[rows]):

@@ -7,6 +7,7 @@ import torch
 from mlrh.torch._eager import checks, operators
 from mlrh.torch._eager.checks import check_scores, check_size_bias, check_sizes
 from mlrh.torch.distribution import CardinalitySpace
+from mlrh.torch.spaces import label_space as as_torch_space
 
 REDUCTIONS = ("mean", "none", "sum")
 INDEX_TYPES = (torch.int32, torch.int64)
@@ -27,7 +28,10 @@ class MLRHLoss(torch.nn.Module):
     Parameters
     ----------
     max_labels : int
-        Largest size of a label set, for example the largest in training. At most K.
+        Largest size of a label set, for example the largest in training. At most K. Left out with a label_space.
+    label_space : LabelSpace of mlrh.torch or of mlrh.spaces, optional
+        Which sets are possible, in place of max_labels, min_labels and size_bias. It brings its biases with it: those
+        that are Parameters are learned with the loss. See `mlrh.torch.label_space`.
     min_labels : int, default=1
         Smallest size of a label set; 0 if a row may have no label.
     size_bias : tensor or Parameter of shape (max_labels + 1,), or True, optional
@@ -72,8 +76,9 @@ class MLRHLoss(torch.nn.Module):
 
     def __init__(
         self,
-        max_labels,
+        max_labels=None,
         *,
+        label_space=None,
         min_labels=1,
         size_bias=None,
         weight=None,
@@ -84,6 +89,10 @@ class MLRHLoss(torch.nn.Module):
         pos_weight=None,
     ):
         super().__init__()
+        self.label_space = None
+        if label_space is not None:
+            _refuse_sizes(max_labels, min_labels, size_bias)
+            self.label_space, min_labels, max_labels = as_torch_space(label_space), 0, label_space.n_labels
         _check_options(min_labels, max_labels, reduction, padding_index, unobserved, pos_weight)
         self.min_labels, self.max_labels = int(min_labels), int(max_labels)
         self.reduction, self.padding_index = reduction, None if padding_index is None else int(padding_index)
@@ -95,26 +104,29 @@ class MLRHLoss(torch.nn.Module):
 
     def forward(self, logits, targets, weight=None):
         """The loss of logits (B, K): a number, or (B,) with reduction="none"; see `mlrh_loss`."""
-        return mlrh_loss(
-            logits,
-            targets,
-            max_labels=self.max_labels,
-            min_labels=self.min_labels,
-            size_bias=self.size_bias,
-            weight=self.weight if weight is None else weight,
-            reduction=self.reduction,
-            padding_index=self.padding_index,
-            unobserved=self.unobserved,
-            validate=self.validate,
-        )
+        options = {
+            "weight": self.weight if weight is None else weight,
+            "reduction": self.reduction,
+            "padding_index": self.padding_index,
+            "unobserved": self.unobserved,
+            "validate": self.validate,
+        }
+        if self.label_space is not None:
+            return _loss_of_space(self.label_space, logits, targets, **options)
+        sizes = {"max_labels": self.max_labels, "min_labels": self.min_labels, "size_bias": self.size_bias}
+        return mlrh_loss(logits, targets, **sizes, **options)
 
     def distribution(self, logits):
         """LabelSetDistribution of logits (B, K): the model that this loss trains, with its sizes and its size_bias."""
+        if self.label_space is not None:
+            return self.label_space.distribution(logits)
         check_scores(logits, "logits")
         space = CardinalitySpace(logits.shape[1], self.min_labels, self.max_labels, self.size_bias)
         return space.distribution(logits)
 
     def extra_repr(self):
+        if self.label_space is not None:
+            return f"reduction={self.reduction!r}"
         return f"max_labels={self.max_labels}, min_labels={self.min_labels}, reduction={self.reduction!r}"
 
 
@@ -137,6 +149,11 @@ def mlrh_loss(
     is not known: then the loss is -log of the probability of all sets that agree with what is known. Index targets (B,
     P) list the distinct labels of each row. A target outside the label space has infinite loss and a finite gradient,
     so that one such row shows in the loss and doesn't spoil the network.
+
+    A logit of -inf says that the label is impossible, as in a mask: a target without it has the loss of the other
+    labels alone, a target with it an infinite loss and a finite gradient. A logit of NaN or +inf makes the loss of its
+    row NaN; the gradients of other rows don't change. The mean of no rows is NaN and their sum 0, as in
+    BCEWithLogitsLoss, with a gradient of shape (0, K).
 
     Other numbers, such as those of label smoothing, have no meaning for the likelihood of a set. On the CPU they, and
     indices that are repeated or no labels, are refused; on a GPU and under torch.compile, where looking would mean
@@ -176,6 +193,37 @@ def mlrh_loss(
     if validate:
         checks.check_losses(targets, losses.detach(), (min_labels, max_labels), padding_index)
     return operators.reduced(losses if weight is None else _weighted(losses, weight), reduction)
+
+
+def _loss_of_space(space, logits, targets, *, weight, reduction, padding_index, unobserved, validate):
+    """-log P(targets) in a label space, as `mlrh_loss` has it for sizes."""
+    _check_tensors(logits, targets, weight, padding_index)
+    if logits.shape[1] != space.n_labels:
+        raise ValueError(
+            f"logits must have a column for each of the {space.n_labels} labels of the label space; got shape "
+            f"{tuple(logits.shape)}."
+        )
+    _check_devices(logits, targets, weight, next(space.parameters(), None))
+    is_dense = padding_index is None
+    partial = is_dense and _is_partial(targets, unobserved, validate, biased=False)
+    sets = targets if is_dense else _dense(targets, logits.shape, padding_index, validate)
+    losses = space.losses(logits, sets, partial=partial)
+    if is_dense and not checks.can_look(targets):
+        is_right = (sets == 0) | (sets == 1) | (sets.isnan() if partial else False)
+        losses = losses.masked_fill(~is_right.all(1), torch.nan)
+    if validate:
+        checks.check_losses_of_space(losses.detach(), space)
+    return operators.reduced(losses if weight is None else _weighted(losses, weight), reduction)
+
+
+def _dense(targets, shape, padding_index, validate):
+    """Index targets as 0 and 1, (n_rows, n_labels)."""
+    if validate or checks.can_look(targets):
+        checks.check_indices(targets, shape[1], padding_index)
+    targets = targets.to(torch.int64)
+    targets = targets.masked_fill(targets == padding_index, shape[1])
+    sets = torch.zeros((shape[0], shape[1] + 1), dtype=torch.int8, device=targets.device)
+    return sets.scatter(1, targets, 1)[:, :-1]
 
 
 def _padded_by_minus_one(targets, shape, padding_index, validate):
@@ -229,6 +277,14 @@ def _register(module, name, value):
         module.register_parameter(name, value)
     else:
         module.register_buffer(name, value)
+
+
+def _refuse_sizes(max_labels, min_labels, size_bias):
+    if max_labels is not None or min_labels != 1 or size_bias is not None:
+        raise ValueError(
+            "max_labels, min_labels and size_bias belong to a loss without a label_space, which has its own; got "
+            f"max_labels={max_labels!r}, min_labels={min_labels!r}, size_bias={size_bias!r} beside it."
+        )
 
 
 def _check_options(min_labels, max_labels, reduction, padding_index, unobserved, pos_weight):

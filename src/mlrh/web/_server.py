@@ -31,11 +31,12 @@ import numpy as np
 from mlrh._style import page_css
 from mlrh.data.containers import DataError
 from mlrh.web._session import Features, Session
-from mlrh.web._store import Fingerprints, Store
+from mlrh.web._store import Fingerprints, Store, held
 
 HOST = "127.0.0.1"
 OWN_NAMES = ("127.0.0.1", "localhost")
 LARGEST_BODY = 2**16
+LONGEST_SENTENCE = 500  # characters of an error; http.server quotes all that it can't read
 SECONDS = 30  # that a client may take to send a request
 HEADERS = {
     "Cache-Control": "no-store",
@@ -112,11 +113,13 @@ def make_session(model, X, *, label_names=None, feature_names=None, output=None)
 
 def run_page(session, about, *, port, open_browser, tell) -> None:
     """Serve the page until an interrupt, which is raised again once nothing is being saved."""
-    server = TaggingServer(session, port, about)
-    if about["output"]:
-        tell(_start(about))
-    tell(f"The page is at {server.address} for this machine; Ctrl-C ends it.")
     with contextlib.ExitStack() as while_running:
+        if about["output"]:
+            while_running.enter_context(held(about["output"]))
+        server = TaggingServer(session, port, about)
+        if about["output"]:
+            tell(_start(about))
+        tell(f"The page is at {server.address} for this machine; Ctrl-C ends it.")
         if open_browser and _has_screen():
             page = while_running.enter_context(_redirect(server.address))
             # In a thread: some browsers keep the call until they are closed.
@@ -368,9 +371,12 @@ class _Handler(BaseHTTPRequestHandler):
     def send_error(self, code, message=None, explain=None):
         """One sentence as JSON, also for what http.server itself refuses."""
         sentence = " ".join(str(message or HTTPStatus(code).phrase).split())
-        self._send(code, *_json({"error": sentence}))
+        brief = sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:LONGEST_SENTENCE]}..."
+        self._send(code, *_json({"error": brief}))
 
     def _send(self, status, kind, content):
+        # http.server leaves status and headers out where the request says HTTP/0.9, or nothing that it can read.
+        self.request_version = "HTTP/1.0"
         self.send_response(status)
         for name, value in {"Content-Type": kind, "Content-Length": str(len(content)), **HEADERS}.items():
             self.send_header(name, value)

@@ -9,20 +9,25 @@ import gzip
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b, sha256
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
+from mlrh._files import lock
 from mlrh.data._sources import Source, load, parts_of, shown, writing
+from mlrh.data._tables import csv_line, guarded, unguarded
 from mlrh.data.containers import DataError, listed
 
 FINGERPRINT = "row_fingerprint"
 VALUES = {"1": 1.0, "0": 0.0, "": np.nan, "1.0": 1.0, "0.0": 0.0}  # 1.0 and 0.0: pandas writes them so
 TEXTS = {1.0: "1", 0.0: "0"}
+PATIENCE = 10.0  # seconds to wait for another process that writes; a write takes milliseconds
 
 
 def known_of(path, n_rows: int, label_names: Sequence[str] | None = None) -> np.ndarray:
@@ -55,7 +60,8 @@ class Store:
     """A file of decisions that is replaced as a whole with every change, so that it is complete at any time.
 
     An existing file is continued if it has the same labels and the same fingerprints of its rows. If another program
-    changes the file meanwhile, nothing is overwritten; if it is removed, the next change writes all of it again.
+    changes the file meanwhile, nothing is overwritten; if it is removed, the next change writes all of it again. Two
+    processes never write at the same time.
 
     Parameters
     ----------
@@ -78,7 +84,7 @@ class Store:
         if parts_of(self.path.name)[1] != ".csv":
             raise DataError(f"{path}: decisions are written as CSV; choose a name that ends in .csv or .csv.gz.")
         _check_names(path, label_names)
-        self._header, self._fingerprints = _line(["row", *label_names, FINGERPRINT]), fingerprints
+        self._header, self._fingerprints = csv_line(["row", *map(guarded, label_names), FINGERPRINT]), fingerprints
         self._seen = self._state()
         found = self._found(path, label_names)
         self.known = found.known
@@ -88,6 +94,12 @@ class Store:
 
     def keep(self, row: int, values: np.ndarray) -> None:
         """Write the file anew with these values of a row, (n_labels,) of 1, 0 and NaN; all or nothing."""
+        # What another process writes between the look at the file and its replacement would be lost.
+        what = "is being written by another program; try again once that has ended."
+        with _locked(self.path, self.path, what, PATIENCE):
+            self._keep(row, values)
+
+    def _keep(self, row, values):
         if self._state() not in (self._seen, None):
             raise DataError(
                 f"{self.path} was changed by another program, and what it holds now would be lost; stop this program "
@@ -116,7 +128,7 @@ class Store:
         return found
 
     def _row_line(self, row, values):
-        return _line([row, *(TEXTS.get(value, "") for value in values.tolist()), self._fingerprints[row - 1]])
+        return csv_line([row, *(TEXTS.get(value, "") for value in values.tolist()), self._fingerprints[row - 1]])
 
     def _write(self, content):
         if parts_of(self.path.name)[2]:
@@ -133,6 +145,34 @@ class Store:
             return None
         except OSError as error:
             raise DataError(f"{self.path}: can't be read ({error.strerror}); choose another file.") from error
+
+
+@contextmanager
+def held(path) -> Iterator[None]:
+    """While the block runs, no other process of this user that asks for the same file here gets it, but a DataError.
+
+    The lock lies in the folder for temporary files, so that a page that is killed leaves nothing beside the decisions.
+    """
+    path = Path(os.path.realpath(path))
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    place = Path(gettempdir(), f"mlrh-page-{user}-{blake2b(os.fsencode(path), digest_size=16).hexdigest()}")
+    with _locked(place, path, "is open on another page for tagging; end that program first, or choose another.", 0.0):
+        yield
+
+
+@contextmanager
+def _locked(place, path, what, seconds):
+    """The lock of the place; a DataError that says `what` of the path where another process has it."""
+    try:
+        give_back = lock(place, seconds)
+    except BlockingIOError as error:
+        raise DataError(f"{path} {what}") from error
+    except OSError as error:
+        raise DataError(f"{path}: can't be written ({error.strerror or error}); choose another place.") from error
+    try:
+        yield
+    finally:
+        give_back()
 
 
 class _Found(NamedTuple):
@@ -158,7 +198,7 @@ def _read(source: Source, n_rows, label_names) -> _Found:
     records = _records(source)
     if not records:
         raise source.error("has no header; it must begin with a line that names the columns row and the labels.")
-    line, header = records[0]
+    line, header = records[0][0], list(map(unguarded, records[0][1]))
     place = header.index(FINGERPRINT) if FINGERPRINT in header else None
     header = _without(header, place)
     wanted = "row and one column per label" if label_names is None else f"row and the labels {_few(label_names)}"
@@ -207,12 +247,6 @@ def _decisions(source, line, record, header):
         rule = f"column {shown(header[place])} must hold 1, 0 or nothing"
         raise source.error(f"{rule}; found {shown(record[place])}.", line)
     return int(record[0]), values
-
-
-def _line(cells):
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\r\n").writerow(cells)  # quotes what holds a character of the terminator
-    return text.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _few(names):

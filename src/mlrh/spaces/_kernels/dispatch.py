@@ -2,8 +2,8 @@
 
 `scores` is (n_rows, n_labels), float32 or float64; `size_bias` has max_labels + 1 entries, -inf for a size that is not
 admissible. Everything is computed in float64; results have the type of the scores. Each block of rows goes through
-`lanes`, `divide_and_conquer` or `plain`; rows that no tilt can handle then go through `wide_range`. The blocks, and so
-the results, do not depend on the number of threads.
+`lanes`, `divide_and_conquer` or `plain`; rows that no tilt can handle then go through `wide_range`, with moderate
+numbers in place of huge ones (`huge_numbers`). The blocks, and so the results, do not depend on the number of threads.
 
 From MANY_LABELS on, the rows of a block first try the tilt of its first row, so their last digits may depend on it.
 """
@@ -13,13 +13,16 @@ from scipy.special import expit
 
 from mlrh._parallel import BLOCK_OPERATIONS, map_blocks
 from mlrh._simd import LANES
-from mlrh.spaces._kernels import divide_and_conquer, lanes, plain, ranking, wide_range
+from mlrh.spaces._kernels import divide_and_conquer, huge_numbers, lanes, plain, ranking, wide_range
 
 FEW_ROWS = 4 * LANES  # rows of a block at least: fewer don't pay for its buffers and its first tilt
 # exp(-500) = 1e-217: a size whose bias is this far below the largest may fall short of SAFE_TOTAL (1e-240).
 LOG_RANGE = 500.0
 # With scores near 0, P(|y| = 0) of independent labels is 2**-n_labels: 1e-154 at 512 labels, near SAFE_TOTAL at 800.
 MANY_LABELS = 512
+# Two sizes can both matter only under a tilt that is no larger than the difference of their biases. Up to this one, a
+# tilt in units of 1/64 has 36 bits, so its product with a size is exact (see `plain`); beyond, no tilt is used.
+LARGEST_SPREAD = 1e9
 
 
 def log_partition(scores, size_bias, *, n_jobs=None):
@@ -28,7 +31,9 @@ def log_partition(scores, size_bias, *, n_jobs=None):
 
     def work(rows):
         pmf = np.empty((len(result[rows]), len(size_bias)))
-        _run(_kernels("sizes", scores, size_bias), (_block(scores, rows), size_bias), (result[rows], pmf))
+        outputs = (result[rows], pmf)
+        huge = _run(_kernels("sizes", scores, size_bias), (_block(scores, rows), size_bias), outputs)
+        _restore(result[rows], huge)
 
     _over_blocks(work, scores, size_bias, n_jobs, at_least=FEW_ROWS)
     return result
@@ -55,7 +60,8 @@ def expectations(scores, size_bias, weights, *, n_jobs=None):
     def work(rows):
         pmf = np.empty((len(log_partition[rows]), len(size_bias)))
         outputs = (log_partition[rows], marginals[rows], pmf)
-        _run(_kernels("expectations", scores, size_bias), (_block(scores, rows), size_bias), outputs)
+        huge = _run(_kernels("expectations", scores, size_bias), (_block(scores, rows), size_bias), outputs)
+        _restore(log_partition[rows], huge)
         return weights[rows] @ pmf
 
     parts = _over_blocks(work, scores, size_bias, n_jobs, at_least=FEW_ROWS)
@@ -81,7 +87,10 @@ def log_prob(scores, size_bias, sets, *, n_jobs=None):
     log_probs = np.empty(sets.shape[:2], scores.dtype)
 
     def work(rows):
-        _run((plain.log_prob, wide_range.log_prob), (_block(scores, rows), size_bias, sets[rows]), (log_probs[rows],))
+        inputs = (_block(scores, rows), size_bias, sets[rows])
+        for i, row in _run((plain.log_prob, wide_range.log_prob), inputs, (log_probs[rows],)):
+            of_mode = _log_prob_of_mode(row)
+            log_probs[rows][i] = [row.log_prob(labels, of_mode) for labels in sets[rows][i]]
 
     _over_blocks(work, scores, size_bias, n_jobs)
     return log_probs
@@ -158,9 +167,7 @@ def top_sets(scores, size_bias, n_sets, *, n_jobs=None):
     counts = np.empty(len(scores), np.int64)
 
     def work(rows):
-        block = _block(scores, rows)
-        # A stable sort keeps the lower label first among equal scores.
-        ranking.top_sets(block, np.argsort(-block, axis=1, kind="stable"), size_bias, sets[rows], counts[rows])
+        ranking.top_sets(_block(scores, rows), size_bias, sets[rows], counts[rows])
 
     _over_blocks(work, scores, size_bias, n_jobs)
     return sets, counts
@@ -184,6 +191,8 @@ def _run(kernels, inputs, outputs):
     """Write the outputs of a block: first without a tilt, then with one for rows that need it, then by `wide_range`.
 
     Kernels mark in `todo` which rows are left. They are compiled for float64 only; float32 outputs go through a buffer.
+    Returns (row, Moderate) for each row whose outputs are those of moderate numbers in place of its own: all outputs
+    but log-partitions and log-probabilities are the same.
     """
     # A row of `unlimited` costs many times a fast one, so it is the last resort.
     buffers = [np.empty(out.shape) if out.dtype == np.float32 else out for out in outputs]
@@ -191,20 +200,47 @@ def _run(kernels, inputs, outputs):
     fast, unlimited = kernels
     todo, tilts = np.ones(len(scores), bool), np.full(len(scores), _likely_tilt(scores, size_bias))
     fast(*inputs, todo, tilts, *buffers)
-    if todo.any():
+    if todo.any() and huge_numbers.spread(size_bias) <= LARGEST_SPREAD:
         plain.towards_mode(scores, size_bias, todo, tilts)
         fast(*inputs, todo, tilts, *buffers)
-    if todo.any():
-        unlimited(*inputs, todo, *buffers)
+    huge = _run_unlimited(unlimited, inputs, todo, buffers) if todo.any() else []
     for out, buffer in zip(outputs, buffers, strict=True):
         if out is not buffer:
             out[...] = buffer
+    return huge
+
+
+def _run_unlimited(unlimited, inputs, todo, outputs):
+    """Write the outputs of the rows todo; returns (row, Moderate) for those with huge numbers."""
+    scores, size_bias, *others = inputs
+    largest_bias = np.abs(size_bias[size_bias > -np.inf]).max()
+    is_huge = todo & (np.maximum(np.abs(scores).max(axis=1), largest_bias) > huge_numbers.LARGEST_MODERATE)
+    unlimited(*inputs, todo & ~is_huge, *outputs)
+    huge = [(i, huge_numbers.Moderate(scores[i], size_bias)) for i in np.flatnonzero(is_huge)]
+    moderate, alone = scores.copy() if huge else scores, np.zeros(len(scores), bool)
+    for i, row in huge:
+        moderate[i], alone[:] = row.scores, False
+        alone[i] = True
+        unlimited(moderate, row.size_bias, *others, alone, *outputs)
+    return huge
+
+
+def _restore(log_partition, huge):
+    """Put the log-partitions of the rows themselves in place of those of moderate numbers."""
+    for i, row in huge:
+        log_partition[i] = row.log_partition(float(log_partition[i]))
+
+
+def _log_prob_of_mode(row):
+    log_probs = np.empty((1, 1))
+    wide_range.log_prob(row.scores[None], row.size_bias, row.mode[None, None], np.ones(1, bool), log_probs)
+    return log_probs[0, 0]
 
 
 def _likely_tilt(scores, size_bias):
     """0, or the tilt of the first row if that row is likely to need one: the others will need about the same."""
     tilts = np.zeros(1)
-    if scores.shape[1] >= MANY_LABELS:
+    if scores.shape[1] >= MANY_LABELS and huge_numbers.spread(size_bias) <= LARGEST_SPREAD:
         # Without a tilt, one of the two sizes next to the expected number has at least 1 / (n_labels + 1) of the mass:
         # the row is safe if that size is admissible and its bias not too low.
         expected = np.rint(expit(scores[0]).sum())

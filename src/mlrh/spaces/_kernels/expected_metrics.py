@@ -12,7 +12,6 @@ from mlrh.spaces._kernels.plain import fill_odds, tilt_towards
 
 TIE = 1e-13  # values that differ by less than this share count as equal, so that rounding does not choose between them
 SAFE_MASS = 1e-240  # as SAFE_TOTAL in `plain`: underflow takes less than 1e-260 of a mass
-NEGLIGIBLE = 1e-30  # a size of lower probability is below the last digit of the sum
 TABLE_ENTRIES = 2**22  # values of a metric that are tabulated at a time: 32 MB
 
 
@@ -84,6 +83,38 @@ def expected_by_counts(scores, pmf, sets, metric, *, n_jobs=None):
     for first, last, block in _values_by_chunk(_ordered(scores, order), pmf, metric, (counts, counts), n_jobs):
         inside = np.flatnonzero((counts >= first) & (counts <= last))
         values[inside] = block[inside, counts[inside] - first]
+    return values
+
+
+def overlaps_by_counts(scores, pmf, sets, *, n_jobs=None):
+    """P(the truth has t labels of the answer and r others), (n_rows, max t + 1, max r + 1); else as before."""
+    counts = np.count_nonzero(sets, axis=1)
+    n_sizes = 1 + int(np.flatnonzero(pmf.any(axis=0)).max(initial=0))
+    most = counts.max(initial=0), (sets.shape[1] - counts).max(initial=0)
+    overlaps = np.zeros((len(scores), *(min(int(count) + 1, n_sizes) for count in most)))
+    ordered = _ordered(scores, np.argsort(1 - sets, axis=1, kind="stable"))
+    pmf = np.ascontiguousarray(pmf[:, :n_sizes], dtype=np.float64)
+
+    def work(rows):
+        _fill_overlaps(ordered[rows], pmf[rows], counts[rows], overlaps[rows])
+
+    rows_per_block = max(1, BLOCK_OPERATIONS // (scores.shape[1] * n_sizes + overlaps[0].size)) if len(scores) else 1
+    map_blocks(work, len(scores), rows_per_block=rows_per_block, n_jobs=n_jobs)
+    return overlaps
+
+
+def expected_by_overlaps(overlaps, counts, metric, *, n_labels, sizes):
+    """E[f] (n_rows,) of answers of counts[i] labels, from P(t, r) as `overlaps_by_counts` gives it.
+
+    The truth has sizes[0] to sizes[1] of n_labels labels.
+    """
+    values = np.empty(len(overlaps))
+    for m in np.unique(counts):
+        rows = np.flatnonzero(counts == m)
+        table = _table(metric, (m, m), n_labels, sizes)[0][0]
+        shape = tuple(np.minimum(table.shape, overlaps.shape[1:]))
+        inside = (slice(shape[0]), slice(shape[1]))
+        values[rows] = np.tensordot(overlaps[(rows, *inside)], table[inside], axes=2)
     return values
 
 
@@ -173,6 +204,14 @@ def best_candidate_by_sets(probs, listed, metric, limits):
             tp = _overlaps(some, listed)
             values = probs @ table[tp, sizes - tp].T
             best.offer(values.max(axis=1), some[values.argmax(axis=1)])
+    return best.sets
+
+
+def best_of_candidates(values, candidates):
+    """The candidate (n_candidates, n_rows, n_labels) with the highest of values (n_candidates, n_rows) for each row."""
+    best = Best(*candidates.shape[1:])
+    for value, sets in zip(values, candidates, strict=True):
+        best.offer(value, sets)
     return best.sets
 
 
@@ -286,25 +325,63 @@ def _fill_values(scores, pmf, low, high, first, table, values):
         for m in range(begin, end + 1):
             values[i, m - first] = 0.0
         for j in range(n_sizes):
-            left[j] = pmf[i, j] if pmf[i, j] > NEGLIGIBLE else 0.0
+            left[j] = pmf[i, j]
         pivot, tilt, aim = 0.0, 0.0, -1
         while True:
-            fill_odds(scores[i], pivot, tilt, on, off)
-            _fill_suffix(on, off, suffix)
-            for j in range(n_sizes):
-                weights[j] = 0.0
-                if left[j] > 0 and suffix[0, j] >= SAFE_MASS:
-                    weights[j] = left[j] / suffix[0, j]
-                    left[j] = 0.0
-            # The size that was aimed at counts as done in any case, so that the loop ends.
-            if aim >= 0:
-                left[aim] = 0.0
-            if weights.any():
+            if _serve(scores[i], pivot, tilt, aim, on, off, suffix, left, weights):
                 _add_values(on, off, suffix, weights, begin, end, first, table, values[i])
             aim = int(np.argmax(left))
             if left[aim] == 0:
                 break
             pivot, tilt = tilt_towards(-np.sort(-scores[i]), aim)
+
+
+@kernel
+def _fill_overlaps(scores, pmf, counts, overlaps):
+    """Add P(t of the first counts[i] labels, r of the others) to overlaps[i, t, r]; tilts as in `_fill_values`."""
+    n_labels, n_sizes = scores.shape[1], pmf.shape[1]
+    on, off = np.empty(n_labels), np.empty(n_labels)
+    suffix, weights = np.empty((n_labels + 1, n_sizes)), np.empty(n_sizes)
+    prefix, left = np.empty(n_sizes), np.empty(n_sizes)
+    for i in range(scores.shape[0]):
+        m = counts[i]
+        for j in range(n_sizes):
+            left[j] = pmf[i, j]
+        pivot, tilt, aim = 0.0, 0.0, -1
+        while True:
+            if _serve(scores[i], pivot, tilt, aim, on, off, suffix, left, weights):
+                prefix[:] = 0.0
+                prefix[0] = 1.0
+                for k in range(m):
+                    for t in range(min(k + 1, n_sizes - 1), 0, -1):
+                        prefix[t] = off[k] * prefix[t] + on[k] * prefix[t - 1]
+                    prefix[0] *= off[k]
+                for t in range(min(m, n_sizes - 1) + 1):
+                    for r in range(min(n_sizes - 1 - t, n_labels - m) + 1):
+                        overlaps[i, t, r] += prefix[t] * suffix[m, r] * weights[t + r]
+            aim = int(np.argmax(left))
+            if left[aim] == 0:
+                break
+            pivot, tilt = tilt_towards(-np.sort(-scores[i]), aim)
+
+
+@kernel
+def _serve(scores, pivot, tilt, aim, on, off, suffix, left, weights):
+    """Fill suffix under a tilt, and weights with left[j] / suffix[0, j] of the sizes it serves; whether there are any.
+
+    Sizes that are served, and the one that was aimed at, are taken out of left.
+    """
+    fill_odds(scores, pivot, tilt, on, off)
+    _fill_suffix(on, off, suffix)
+    for j in range(weights.shape[0]):
+        weights[j] = 0.0
+        if left[j] > 0 and suffix[0, j] >= SAFE_MASS:
+            weights[j] = left[j] / suffix[0, j]
+            left[j] = 0.0
+    # The size that was aimed at counts as done in any case, so that the loop over tilts ends.
+    if aim >= 0:
+        left[aim] = 0.0
+    return weights.any()
 
 
 @kernel

@@ -70,7 +70,7 @@ def log_prob(scores, size_bias, sets, todo, tilts, log_probs):
                 x = scores[i, k] + tilts[i]
                 if (x > 0) != (sets[i, s, k] == 1):
                     # log(off/on) = -x. The terms may be huge, so the rounding errors of their sum are kept.
-                    distance, error = _two_sum(distance, abs(x))
+                    distance, error = two_sum(distance, abs(x))
                     rest += error
             if size < n_sizes and size_bias[size] > -np.inf:
                 log_weight = _log_size_weight(size_bias, tilts[i], size, heaviest)
@@ -324,13 +324,13 @@ def _log_size_weight(size_bias, tilt, size, heaviest):
     """
     if size_bias[size] == -np.inf:
         return -np.inf
-    difference, first_error = _two_sum(size_bias[size], -size_bias[heaviest])
-    result, second_error = _two_sum(difference, -tilt * (size - heaviest))
+    difference, first_error = two_sum(size_bias[size], -size_bias[heaviest])
+    result, second_error = two_sum(difference, -tilt * (size - heaviest))
     return result + (first_error + second_error)
 
 
 @kernel
-def _two_sum(a, b):
+def two_sum(a, b):
     """The rounded sum of two numbers and its exact rounding error (Knuth's TwoSum)."""
     rounded = a + b
     kept = rounded - a

@@ -9,6 +9,7 @@ import heapq
 import numpy as np
 
 from mlrh._parallel import kernel
+from mlrh.spaces._kernels import huge_numbers
 
 
 def mode(scores, size_bias, sets):
@@ -26,28 +27,50 @@ def mode(scores, size_bias, sets):
         unsettled = (n_positive < admissible[0]) | (n_positive > admissible[-1])
     if unsettled.any():
         order = np.argsort(-scores[unsettled], axis=1, kind="stable")
-        sets[unsettled] = _best_of_each_size(scores[unsettled], order, size_bias)
+        sizes = _best_sizes(np.take_along_axis(scores[unsettled], order, axis=1), size_bias)
+        best = np.empty(order.shape, np.int8)
+        np.put_along_axis(best, order, (np.arange(scores.shape[1]) < sizes[:, None]).astype(np.int8), axis=1)
+        sets[unsettled] = best
+
+
+def top_sets(scores, size_bias, sets, counts):
+    """Write the sets.shape[1] most probable sets of each row, best first, and how many sets there were."""
+    # A stable sort keeps the lower label first among equal scores.
+    order = np.argsort(-scores, axis=1, kind="stable")
+    descending = np.take_along_axis(scores, order, axis=1)
+    _top_sets(descending, order, _size_costs(descending, size_bias), sets, counts)
+
+
+def _best_sizes(descending, size_bias):
+    """The size of the mode of each row, (n_rows,)."""
+    if huge_numbers.spread(size_bias) > huge_numbers.LARGEST_MODERATE:
+        return huge_numbers.size_costs(descending, size_bias).argmin(axis=1)
+    return _mode_sizes(descending, size_bias)
+
+
+def _size_costs(descending, size_bias):
+    """How far the best set of each size lies below the mode, (n_rows, n_sizes); inf if not admissible."""
+    if huge_numbers.spread(size_bias) > huge_numbers.LARGEST_MODERATE:
+        return huge_numbers.size_costs(descending, size_bias)
+    return _costs_in_floats(descending, size_bias)
 
 
 @kernel
-def top_sets(scores, order, size_bias, sets, counts):
-    """Write the sets.shape[1] most probable sets of each row, best first, and how many sets there were.
+def _top_sets(descending, order, costs, sets, counts):
+    """`top_sets` of sorted scores.
 
     `order` ranks the labels by falling score. A set of size j is a row of `members`: the j ranks it holds, ascending.
     The best set of a size holds the ranks 0, ..., j-1. Every other set has exactly one parent, from which it follows by
     replacing one rank r by r + 1: either the lowest rank that has moved moves on, or the one before it starts to move.
     A child is never better than its parent, so best-first search from the best set of every size meets all sets in
     order, in O(n log n) steps after sorting. The cost of a set is how far its log-weight lies below the mode's, summed
-    from differences: in a total of large scores a small one would be rounded away.
+    from differences: in a total of large scores a small one would be rounded away. `costs` are those of the best sets.
     """
-    n_sets, n_labels, n_sizes = sets.shape[1], scores.shape[1], size_bias.shape[0]
+    n_sets, n_labels, n_sizes = sets.shape[1], descending.shape[1], costs.shape[1]
     # Every set that is taken adds at most two children to the roots, one per size.
     members = np.empty((2 * n_sets + n_sizes, max(n_sizes - 1, 1)), np.int64)
-    descending = np.empty(n_labels)
-    for i in range(scores.shape[0]):
-        for rank in range(n_labels):
-            descending[rank] = scores[i, order[i, rank]]
-        heap, used = _roots(descending, size_bias, members)
+    for i in range(descending.shape[0]):
+        heap, used = _roots(costs[i], members)
         counts[i] = 0
         while counts[i] < n_sets and len(heap) > 0:
             cost, size, node = heapq.heappop(heap)
@@ -64,28 +87,21 @@ def top_sets(scores, order, size_bias, sets, counts):
                 members[used, :size] = members[node, :size]
                 rank = members[node, moving]
                 members[used, moving] = rank + 1
-                heapq.heappush(heap, (cost + (descending[rank] - descending[rank + 1]), size, used))
+                heapq.heappush(heap, (cost + (descending[i, rank] - descending[i, rank + 1]), size, used))
                 used += 1
 
 
 @kernel
-def _roots(descending, size_bias, members):
-    """A heap with the best set of every size, and the number of rows of members used."""
+def _roots(costs, members):
+    """A heap with the best set of every admissible size, and the number of rows of members used."""
     heap = [(0.0, 0, 0) for _ in range(0)]  # empty, but tells numba the type of its entries
     used = 0
-    best = mode_size(descending, size_bias)
-    for size in range(size_bias.shape[0]):
-        if size_bias[size] == -np.inf:
+    for size in range(costs.shape[0]):
+        if costs[size] == np.inf:
             continue
-        # Only the scores between the two sizes differ: the best sets of two sizes are nested.
-        cost = size_bias[best] - size_bias[size]
-        for rank in range(size, best):
-            cost += descending[rank]
-        for rank in range(best, size):
-            cost -= descending[rank]
         for rank in range(size):
             members[used, rank] = rank
-        heapq.heappush(heap, (cost, size, used))
+        heapq.heappush(heap, (costs[size], size, used))
         used += 1
     return heap, used
 
@@ -119,13 +135,28 @@ def mode_size(descending_scores, size_bias):
 
 
 @kernel
-def _best_of_each_size(scores, order, size_bias):
-    """The most probable set of each row, int8 (n_rows, n_labels): its highest scores, as many as the best size."""
-    sets = np.zeros(scores.shape, np.int8)
-    descending = np.empty(scores.shape[1])
-    for i in range(scores.shape[0]):
-        for rank in range(scores.shape[1]):
-            descending[rank] = scores[i, order[i, rank]]
-        for rank in range(mode_size(descending, size_bias)):
-            sets[i, order[i, rank]] = 1
-    return sets
+def _mode_sizes(descending, size_bias):
+    """`_best_sizes` for biases of moderate size."""
+    sizes = np.empty(len(descending), np.int64)
+    for i in range(len(descending)):
+        sizes[i] = mode_size(descending[i], size_bias)
+    return sizes
+
+
+@kernel
+def _costs_in_floats(descending, size_bias):
+    """`_size_costs` for biases of moderate size."""
+    costs = np.full((descending.shape[0], size_bias.shape[0]), np.inf)
+    for i in range(descending.shape[0]):
+        best = mode_size(descending[i], size_bias)
+        for size in range(size_bias.shape[0]):
+            if size_bias[size] == -np.inf:
+                continue
+            # Only the scores between the two sizes differ: the best sets of two sizes are nested.
+            cost = size_bias[best] - size_bias[size]
+            for rank in range(size, best):
+                cost += descending[i, rank]
+            for rank in range(best, size):
+                cost -= descending[i, rank]
+            costs[i, size] = cost
+    return costs

@@ -4,22 +4,14 @@ For the rare rows, marked in `todo`, whose sizes lie too far apart for any tilt:
 convex size_bias can do that: scores (1000, 0, -1000) with size_bias (1000, 0, 0, 1000) make all four sizes equally
 probable, and under every tilt the mass of some size underflows. No tilt is needed here: the sums are the elementary
 symmetric polynomials of exp(scores) themselves. A number is a pair (float, int); its mantissa is 0 or of magnitude in
-[0.5, 1), and negative only in `curvature`.
+[0.5, 1), and negative only in `curvature`. Scores and biases must be moderate (see `huge_numbers`).
 """
-
-import math
 
 import numpy as np
 
 from mlrh._parallel import kernel
 from mlrh.spaces._kernels.plain import entropy_of_choice, entropy_of_pmf
-
-# log 2 in two parts. The first has 32 bits, so its product with an exponent of up to 21 bits is exact: x - n log 2 then
-# keeps its last digits.
-LN2_HIGH = 0.693147180369123816490
-LN2_LOW = 1.90821492927058770002e-10
-ZERO = (0.0, 0)
-ONE = (0.5, 1)
+from mlrh.spaces._kernels.wide_numbers import ONE, ZERO, exp, log, number, over, plus, ratio, times
 
 
 @kernel
@@ -27,7 +19,7 @@ def sizes(scores, size_bias, todo, log_partition, pmf):
     """Write the log-partition and the probabilities of the sizes of the rows todo."""
     for i in np.flatnonzero(todo):
         mantissa, exponent = _prefix_table(scores[i], size_bias.shape[0])
-        log_partition[i] = _log(_size_masses(mantissa, exponent, size_bias, pmf[i]))
+        log_partition[i] = log(_size_masses(mantissa, exponent, size_bias, pmf[i]))
 
 
 @kernel
@@ -63,12 +55,12 @@ def log_prob(scores, size_bias, sets, todo, log_probs):
             # A product of pairs neither overflows nor underflows, however many large scores a set has.
             for k in range(n_labels):
                 if sets[i, s, k] == 1:
-                    weight = _times(weight, _exp(scores[i, k]))
+                    weight = times(weight, exp(scores[i, k]))
                     size += 1
             log_probs[i, s] = -np.inf
             if size < n_sizes and size_bias[size] > -np.inf:
-                share = _over(_times(weight, _exp(size_bias[size])), total)
-                log_probs[i, s] = min(_log(share), 0.0)
+                share = over(times(weight, exp(size_bias[size])), total)
+                log_probs[i, s] = min(log(share), 0.0)
 
 
 @kernel
@@ -91,16 +83,16 @@ def joint_marginals(scores, size_bias, todo, joint):
         suffix_m, suffix_e = _suffix_table(scores[i], size_bias)
         total = _size_masses(mantissa, exponent, size_bias, np.empty(n_sizes))
         for a in range(n_labels):
-            weight = _exp(scores[i, a])
+            weight = exp(scores[i, a])
             own = _overlap(mantissa[a], exponent[a], suffix_m[a + 1], suffix_e[a + 1])
-            joint[i, a, a] = min(_ratio(_times(weight, own), total), 1.0)
+            joint[i, a, a] = min(ratio(times(weight, own), total), 1.0)
             # with_m, with_e: sums over the sets that hold label a among the labels before k.
             with_m, with_e = np.zeros(n_sizes), np.zeros(n_sizes, np.int64)
             _add_shifted(with_m, with_e, weight, mantissa[a], exponent[a])
             for k in range(a + 1, n_labels):
-                later = _exp(scores[i, k])
-                both = _times(later, _overlap(with_m, with_e, suffix_m[k + 1], suffix_e[k + 1]))
-                joint[i, a, k] = joint[i, k, a] = min(_ratio(both, total), 1.0)
+                later = exp(scores[i, k])
+                both = times(later, _overlap(with_m, with_e, suffix_m[k + 1], suffix_e[k + 1]))
+                joint[i, a, k] = joint[i, k, a] = min(ratio(both, total), 1.0)
                 _add_shifted(with_m, with_e, later, with_m, with_e)
 
 
@@ -113,7 +105,7 @@ def any_of(scores, size_bias, groups, todo, probs):
         some_m, some_e = np.zeros(n_sizes), np.zeros(n_sizes, np.int64)
         none_m[0], none_e[0] = ONE
         for k in range(n_labels):
-            weight = _exp(scores[i, k])
+            weight = exp(scores[i, k])
             # As in `plain.any_of`, but a label weighs exp(score) where it is in and 1 where it is out.
             _add_shifted(some_m, some_e, weight, some_m, some_e)
             if groups[i, k]:
@@ -122,9 +114,9 @@ def any_of(scores, size_bias, groups, todo, probs):
                 _add_shifted(none_m, none_e, weight, none_m, none_e)
         with_some, with_none = ZERO, ZERO
         for j in range(n_sizes):
-            with_some = _plus(with_some, _times((some_m[j], some_e[j]), _exp(size_bias[j])))
-            with_none = _plus(with_none, _times((none_m[j], none_e[j]), _exp(size_bias[j])))
-        probs[i] = _ratio(with_some, _plus(with_some, with_none))
+            with_some = plus(with_some, times((some_m[j], some_e[j]), exp(size_bias[j])))
+            with_none = plus(with_none, times((none_m[j], none_e[j]), exp(size_bias[j])))
+        probs[i] = ratio(with_some, plus(with_some, with_none))
 
 
 @kernel
@@ -138,15 +130,15 @@ def entropy(scores, size_bias, todo, entropies):
         total = _size_masses(mantissa, exponent, size_bias, pmf)
         entropies[i] = entropy_of_pmf(pmf)
         for k in range(n_labels):
-            weight = _exp(scores[i, k])
+            weight = exp(scores[i, k])
             for j in range(1, n_sizes):
                 either = (mantissa[k + 1, j], exponent[k + 1, j])
                 if either[0] == 0.0:
                     continue
                 # Given j labels to place among the first k + 1: label k is one of them, or not.
-                taken = _ratio(_times((mantissa[k, j - 1], exponent[k, j - 1]), weight), either)
-                left = _ratio((mantissa[k, j], exponent[k, j]), either)
-                reached = _ratio(_times(either, (suffix_m[k + 1, j], suffix_e[k + 1, j])), total)
+                taken = ratio(times((mantissa[k, j - 1], exponent[k, j - 1]), weight), either)
+                left = ratio((mantissa[k, j], exponent[k, j]), either)
+                reached = ratio(times(either, (suffix_m[k + 1, j], suffix_e[k + 1, j])), total)
                 entropies[i] += reached * entropy_of_choice(min(taken, left))
 
 
@@ -165,8 +157,8 @@ def _sample_once(scores, mantissa, exponent, pmf, uniforms, labels):
         labels[k] = 0
         if left == 0:
             continue
-        taken = _times((mantissa[k, left - 1], exponent[k, left - 1]), _exp(scores[k]))
-        if uniforms[k] < _ratio(taken, (mantissa[k + 1, left], exponent[k + 1, left])):
+        taken = times((mantissa[k, left - 1], exponent[k, left - 1]), exp(scores[k]))
+        if uniforms[k] < ratio(taken, (mantissa[k + 1, left], exponent[k + 1, left])):
             labels[k] = 1
             left -= 1
 
@@ -184,33 +176,33 @@ def _moments(scores, size_bias, direction, bias_direction, marginals, d_marginal
     # At the end of all labels the suffixes are the weights of the sizes, and their moments in u.
     mean = 0.0
     for j in range(n_sizes):
-        weight = _exp(size_bias[j])
+        weight = exp(size_bias[j])
         suffix_m[j], suffix_e[j] = weight
-        suffix_um[j], suffix_ue[j] = _times(weight, _number(bias_direction[j]))
-        moment = _plus(
-            _times(weight, (u_mantissa[n_labels, j], u_exponent[n_labels, j])),
-            _times((suffix_um[j], suffix_ue[j]), (mantissa[n_labels, j], exponent[n_labels, j])),
+        suffix_um[j], suffix_ue[j] = times(weight, number(bias_direction[j]))
+        moment = plus(
+            times(weight, (u_mantissa[n_labels, j], u_exponent[n_labels, j])),
+            times((suffix_um[j], suffix_ue[j]), (mantissa[n_labels, j], exponent[n_labels, j])),
         )
-        d_pmf[j] = _ratio(moment, total)
+        d_pmf[j] = ratio(moment, total)
         mean += d_pmf[j]
     for j in range(n_sizes):
         d_pmf[j] -= mean * pmf[j]
     # Backwards through the labels: prefix tables meet the suffixes, which take one label in at each step. Unlike in
     # `lanes`, the suffixes are not divided by the total: `_ratio` does that at the end.
     for k in range(n_labels - 1, -1, -1):
-        weight, step, centred = _exp(scores[k]), _number(direction[k]), _number(direction[k] - mean)
+        weight, step, centred = exp(scores[k]), number(direction[k]), number(direction[k] - mean)
         overlap, overlap_u = ZERO, ZERO
         for j in range(n_sizes):
             mass = (mantissa[k, j], exponent[k, j])
             up, up_u = (suffix_m[j + 1], suffix_e[j + 1]), (suffix_um[j + 1], suffix_ue[j + 1])
-            overlap = _plus(overlap, _times(mass, up))
-            overlap_u = _plus(overlap_u, _times(mass, _plus(up_u, _times(centred, up))))
-            overlap_u = _plus(overlap_u, _times((u_mantissa[k, j], u_exponent[k, j]), up))
-            shifted = _times(weight, _plus(up_u, _times(step, up)))
-            suffix_um[j], suffix_ue[j] = _plus((suffix_um[j], suffix_ue[j]), shifted)
-            suffix_m[j], suffix_e[j] = _plus((suffix_m[j], suffix_e[j]), _times(weight, up))
-        marginals[k] = min(_ratio(_times(weight, overlap), total), 1.0)
-        d_marginals[k] = _ratio(_times(weight, overlap_u), total)
+            overlap = plus(overlap, times(mass, up))
+            overlap_u = plus(overlap_u, times(mass, plus(up_u, times(centred, up))))
+            overlap_u = plus(overlap_u, times((u_mantissa[k, j], u_exponent[k, j]), up))
+            shifted = times(weight, plus(up_u, times(step, up)))
+            suffix_um[j], suffix_ue[j] = plus((suffix_um[j], suffix_ue[j]), shifted)
+            suffix_m[j], suffix_e[j] = plus((suffix_m[j], suffix_e[j]), times(weight, up))
+        marginals[k] = min(ratio(times(weight, overlap), total), 1.0)
+        d_marginals[k] = ratio(times(weight, overlap_u), total)
 
 
 @kernel
@@ -223,11 +215,11 @@ def _prefix_table(scores, n_sizes):
     mantissa, exponent = np.zeros((n_labels + 1, n_sizes)), np.zeros((n_labels + 1, n_sizes), np.int64)
     mantissa[0, 0], exponent[0, 0] = ONE
     for k in range(n_labels):
-        weight = _exp(scores[k])
+        weight = exp(scores[k])
         mantissa[k + 1, 0], exponent[k + 1, 0] = ONE
         for j in range(1, n_sizes):
-            taken = _times((mantissa[k, j - 1], exponent[k, j - 1]), weight)
-            mantissa[k + 1, j], exponent[k + 1, j] = _plus((mantissa[k, j], exponent[k, j]), taken)
+            taken = times((mantissa[k, j - 1], exponent[k, j - 1]), weight)
+            mantissa[k + 1, j], exponent[k + 1, j] = plus((mantissa[k, j], exponent[k, j]), taken)
     return mantissa, exponent
 
 
@@ -240,12 +232,12 @@ def _suffix_table(scores, size_bias):
     n_labels, n_sizes = scores.shape[0], size_bias.shape[0]
     mantissa, exponent = np.zeros((n_labels + 1, n_sizes + 1)), np.zeros((n_labels + 1, n_sizes + 1), np.int64)
     for j in range(n_sizes):
-        mantissa[n_labels, j], exponent[n_labels, j] = _exp(size_bias[j])
+        mantissa[n_labels, j], exponent[n_labels, j] = exp(size_bias[j])
     for k in range(n_labels - 1, -1, -1):
-        weight = _exp(scores[k])
+        weight = exp(scores[k])
         for j in range(n_sizes):
-            taken = _times(weight, (mantissa[k + 1, j + 1], exponent[k + 1, j + 1]))
-            mantissa[k, j], exponent[k, j] = _plus((mantissa[k + 1, j], exponent[k + 1, j]), taken)
+            taken = times(weight, (mantissa[k + 1, j + 1], exponent[k + 1, j + 1]))
+            mantissa[k, j], exponent[k, j] = plus((mantissa[k + 1, j], exponent[k + 1, j]), taken)
     return mantissa, exponent
 
 
@@ -256,8 +248,8 @@ def _add_shifted(mantissa, exponent, weight, other_m, other_e):
     Descending j, so that entry j - 1 of the others is still the old one.
     """
     for j in range(mantissa.shape[0] - 1, 0, -1):
-        added = _times(weight, (other_m[j - 1], other_e[j - 1]))
-        mantissa[j], exponent[j] = _plus((mantissa[j], exponent[j]), added)
+        added = times(weight, (other_m[j - 1], other_e[j - 1]))
+        mantissa[j], exponent[j] = plus((mantissa[j], exponent[j]), added)
 
 
 @kernel
@@ -265,7 +257,7 @@ def _overlap(mantissa, exponent, suffix_m, suffix_e):
     """Weight of the sets that hold the label between prefix and suffix, divided by the label's own weight."""
     overlap = ZERO
     for j in range(mantissa.shape[0]):
-        overlap = _plus(overlap, _times((mantissa[j], exponent[j]), (suffix_m[j + 1], suffix_e[j + 1])))
+        overlap = plus(overlap, times((mantissa[j], exponent[j]), (suffix_m[j + 1], suffix_e[j + 1])))
     return overlap
 
 
@@ -275,11 +267,11 @@ def _prefix_moment_table(scores, direction, mantissa, exponent):
     n_labels, n_sizes = scores.shape[0], mantissa.shape[1]
     u_mantissa, u_exponent = np.zeros((n_labels + 1, n_sizes)), np.zeros((n_labels + 1, n_sizes), np.int64)
     for k in range(n_labels):
-        weight, step = _exp(scores[k]), _number(direction[k])
+        weight, step = exp(scores[k]), number(direction[k])
         for j in range(1, n_sizes):
-            gain = _times(step, (mantissa[k, j - 1], exponent[k, j - 1]))
-            gain = _times(weight, _plus((u_mantissa[k, j - 1], u_exponent[k, j - 1]), gain))
-            u_mantissa[k + 1, j], u_exponent[k + 1, j] = _plus((u_mantissa[k, j], u_exponent[k, j]), gain)
+            gain = times(step, (mantissa[k, j - 1], exponent[k, j - 1]))
+            gain = times(weight, plus((u_mantissa[k, j - 1], u_exponent[k, j - 1]), gain))
+            u_mantissa[k + 1, j], u_exponent[k + 1, j] = plus((u_mantissa[k, j], u_exponent[k, j]), gain)
     return u_mantissa, u_exponent
 
 
@@ -289,67 +281,7 @@ def _size_masses(mantissa, exponent, size_bias, pmf):
     n_labels, n_sizes = mantissa.shape[0] - 1, size_bias.shape[0]
     total = ZERO
     for j in range(n_sizes):
-        total = _plus(total, _times((mantissa[n_labels, j], exponent[n_labels, j]), _exp(size_bias[j])))
+        total = plus(total, times((mantissa[n_labels, j], exponent[n_labels, j]), exp(size_bias[j])))
     for j in range(n_sizes):
-        pmf[j] = _ratio(_times((mantissa[n_labels, j], exponent[n_labels, j]), _exp(size_bias[j])), total)
+        pmf[j] = ratio(times((mantissa[n_labels, j], exponent[n_labels, j]), exp(size_bias[j])), total)
     return total
-
-
-@kernel
-def _exp(x):
-    """exp(x) as a pair."""
-    if x == -np.inf:
-        return ZERO
-    if abs(x) > 1e15:
-        # All numbers beyond exp(1e15) count as equal, so that sums of exponents stay within int64.
-        return 0.5, np.int64(math.copysign(2.0**51, x))
-    # x = power log 2 + rest with |rest| <= log(2) / 2, whose exponential is an ordinary number.
-    power = np.rint(x / math.log(2.0))
-    mantissa, shift = math.frexp(math.exp((x - power * LN2_HIGH) - power * LN2_LOW))
-    return mantissa, np.int64(power) + shift
-
-
-@kernel
-def _log(a):
-    """Logarithm of a pair, as a float; the exact product first, the small terms added to each other."""
-    return a[1] * LN2_HIGH + (a[1] * LN2_LOW + math.log(a[0]))
-
-
-@kernel
-def _number(x):
-    """A float as a pair."""
-    mantissa, exponent = math.frexp(x)
-    return mantissa, np.int64(exponent)
-
-
-@kernel
-def _times(a, b):
-    # A product of mantissas lies in [0.25, 1); frexp brings it back to [0.5, 1).
-    mantissa, shift = math.frexp(a[0] * b[0])
-    return mantissa, a[1] + b[1] + shift
-
-
-@kernel
-def _plus(a, b):
-    if a[0] == 0.0:
-        return b
-    if b[0] == 0.0:
-        return a
-    if a[1] < b[1]:
-        a, b = b, a
-    # 2**-200 is nothing beside a mantissa of 0.5 or more; further shifts would leave the range of int32.
-    mantissa, shift = math.frexp(a[0] + math.ldexp(b[0], np.int32(max(b[1] - a[1], -200))))
-    return mantissa, a[1] + shift
-
-
-@kernel
-def _over(a, b):
-    mantissa, shift = math.frexp(a[0] / b[0])
-    return mantissa, a[1] - b[1] + shift
-
-
-@kernel
-def _ratio(a, b):
-    """a / b as a float; 0 or infinite where it is out of range."""
-    quotient = _over(a, b)
-    return math.ldexp(quotient[0], np.int32(min(max(quotient[1], -2000), 2000)))

@@ -120,6 +120,16 @@ def check_losses(targets, losses, limits, padding_index):
     )
 
 
+def check_losses_of_space(losses, space):
+    """Raise for the first row whose target is no set of a label space: its loss is infinite."""
+    if losses.isposinf().any():
+        row = int(losses.isposinf().to(torch.int8).argmax())
+        raise ValueError(
+            f"Every target must be, or agree with, a set of the label space, {space!r}; row {row} is none. Change the "
+            "label space or leave the row out."
+        )
+
+
 def _is_binary(dense):
     """Whether all numbers are surely 0 or 1: they lie between, and their sum is that of their squares.
 

@@ -91,7 +91,7 @@ def backward(scores, targets, log_weights, saved, gradient, options):
     saved, served = _saved_by(scores, targets, log_weights, saved, options)
     if served:
         return plan_of(scores, targets, log_weights, options).backward(scores, targets, saved, gradient)
-    with _full_precision(scores):
+    with full_precision(scores):
         return _recurrence_backward(scores, as_targets(targets, options), log_weights, saved, gradient)
 
 
@@ -112,7 +112,7 @@ def curvature(scores, log_weights, direction, size_direction):
     dtype = working_dtype(scores)
     d_marginals = scores.new_empty((n_rows, n_labels), dtype=dtype)
     d_pmf = scores.new_empty((n_rows, log_weights.shape[-1]), dtype=dtype)
-    with _full_precision(scores):
+    with full_precision(scores):
         for rows in blocks(n_rows, n_labels):
             for some, weights, size_weights in parts(scores[rows], of_rows(log_weights, rows, n_rows)):
                 directions = _like(direction[rows][some], weights), _like(size_direction[rows][some], size_weights)
@@ -210,7 +210,12 @@ class Targets(NamedTuple):
         if self.are_indices:
             sets = self.sets[rows].to(torch.int64)
             return torch.where(sets >= 0, scores.gather(1, sets.clamp(min=0)), 0.0).sum(1)
-        return torch.linalg.vecdot(scores, self.sets[rows].to(scores.dtype))
+        sets = self.sets[rows].to(scores.dtype)
+        sums = torch.linalg.vecdot(scores, sets)
+        odd = torch.nonzero(~sums.isfinite())[:, 0]
+        if len(odd):  # a score of -inf that is not in the set: 0 * -inf is NaN, but must not count
+            sums[odd] = torch.where(sets[odd] == 0, 0.0, scores[odd] * sets[odd]).sum(1)
+        return sums
 
 
 def as_targets(targets, options):
@@ -244,7 +249,7 @@ def _plans():
     return plan
 
 
-def _full_precision(scores):
+def full_precision(scores):
     """Autocast off: it would round the products of float32 tensors. Where it is off already, that costs nothing."""
     device = scores.device.type
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
@@ -253,7 +258,7 @@ def _full_precision(scores):
 def _recurrence(scores, targets, log_weights, options):
     """Losses (n_rows,), and a tuple for `_recurrence_backward` that ends with P(|y| = j), (n_rows, n_sizes)."""
     targets = as_targets(targets, options)
-    with _full_precision(scores):
+    with full_precision(scores):
         _settle_kernels(working_dtype(scores))
         if many_labels.serve(scores.shape[1], log_weights.shape[-1] - 1):
             return _by_many_labels(scores, targets, log_weights)
@@ -367,8 +372,10 @@ def _loss(log_partition, scores, targets, rows, log_weights):
     n_sizes = log_weights.shape[1]
     of_size = log_weights.gather(1, counts.clamp(max=n_sizes - 1)[:, None])[:, 0].to(torch.float64)
     of_size = torch.where(counts < n_sizes, of_size, -torch.inf)
-    loss = log_partition - targets.scores_of(scores, rows).to(torch.float64) - of_size
-    return loss.clamp(min=0.0)
+    log_weight = targets.scores_of(scores, rows).to(torch.float64) + of_size
+    # Where no set is possible at all, the difference of two infinities would be NaN.
+    is_impossible = (log_weight == -torch.inf) & (log_partition == -torch.inf)
+    return (log_partition - log_weight).clamp(min=0.0).masked_fill(is_impossible, torch.inf)
 
 
 def _tilted(scores, log_weights, want_marginals):
@@ -452,7 +459,9 @@ def _unlimited(scores, log_weights, *, want_marginals):
     if want_marginals:
         sums = tree.descend(levels, size_weights[1:])[: len(weights)] * weights
         marginals = (sums / partition).T.clamp(max=1.0)
-    return Expectations(partition.log(), (masses / partition).T, marginals)
+    # A score of inf has no meaning: like NaN, it makes the log-partition NaN.
+    log_partition = partition.log().masked_fill((scores == torch.inf).any(1), torch.nan)
+    return Expectations(log_partition, (masses / partition).T, marginals)
 
 
 def _covariances(weights, size_weights, direction, size_direction):

@@ -213,7 +213,10 @@ def _loss_of_known(scores, known, log_weights, **options):
     is_free, is_present, free, sizes_of_free = dispatch.given(scores, known, log_weights)
     of_free = log_loss(free, None, sizes_of_free, min_labels=0)
     present = torch.where(is_present, scores, 0.0).sum(1, dtype=of_free.dtype)
-    losses = log_loss(scores, None, log_weights, **options) - (present + of_free)
+    log_partition, of_known = log_loss(scores, None, log_weights, **options), present + of_free
+    # Where no set is possible at all, the difference of two infinities would be NaN.
+    is_impossible = (of_known == -torch.inf) & (log_partition == -torch.inf)
+    losses = (log_partition - of_known).masked_fill(is_impossible, torch.inf)
     values = losses.detach()
     losses = losses + torch.where(values < 0, -values, 0.0)  # rounding; the gradient stays
     is_wrong = ~(is_free | is_present | (known == 0)).all(1)

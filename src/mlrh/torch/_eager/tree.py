@@ -9,7 +9,12 @@ A level is (degree, n_polynomials, n_rows); the constant coefficient is 1 throug
 tensors, or `Scaled` or `Dual` ones.
 """
 
+import torch
+
 from mlrh.torch._eager.numbers import add_to, addcmul_to, joined, multiply_to
+
+# Numbers in a level up to which a copy of it takes less time than twice the calls.
+SMALL = 2**14
 
 
 def grow(weights, max_degree):
@@ -33,8 +38,11 @@ def descend(levels, gradient):
     """Derivatives (n_labels, n_rows) by the weights, where those at the root are gradient (max_degree, n_rows)."""
     gradient = gradient[:, None]
     for level in reversed(levels[:-1]):
+        gradient = gradient[:, : level.shape[1] // 2]
+        if isinstance(level, torch.Tensor) and level.numel() <= SMALL:
+            gradient = _both_adjoints(gradient, level)
+            continue
         (first, second), out = halves(level), level.new_empty(level.shape)
-        gradient = gradient[:, : first.shape[1]]
         of_first, of_second = halves(out)
         _write_adjoint(gradient, second, of_first)
         _write_adjoint(gradient, first, of_second)
@@ -67,6 +75,13 @@ def halves(level):
     """The first half of the polynomials and the second."""
     half = level.shape[1] // 2
     return level[:, :half], level[:, half:]
+
+
+def _both_adjoints(gradient, level):
+    """Derivatives by both halves of a small level at once: its halves are swapped in a copy."""
+    degree, n_polynomials, n_rows = level.shape
+    swapped = level.reshape(degree, 2, n_polynomials // 2, n_rows).flip(1)
+    return adjoint(gradient[:, None], swapped).reshape(level.shape)
 
 
 def _write_adjoint(gradient, other, out):

@@ -81,9 +81,11 @@ def _store_moments(
     )
     sums += cells * MAX_LABELS
     top = tl.max(tile, axis=1)
-    odds = exp(tile - top[:, None])
-    log_sum = top + tl.log(tl.sum(odds, axis=1))
+    none = top == float("-inf")  # no label of the chunk is possible: as if it had none
+    odds = exp(tile - tl.where(none, 0.0, top)[:, None])
+    log_sum = tl.where(none, 0.0, top + tl.log(tl.sum(odds, axis=1)))
     tilt, easy = easy_tilt(top, log_sum, origin.to(tile.dtype), highest)
+    easy = easy | none
     count = (cells * 0).to(tl.int32)
     all_light = tl.min((easy & (top + tilt <= log_bound)).to(tl.int32), axis=0)
     if MAX_LABELS > 8:
@@ -98,8 +100,10 @@ def _store_moments(
             tile = tl.where(heavy, float("-inf"), tile)
         _store_sums(exp(tile + tilt[:, None]), tilt * 0 + 1, sums, known, MAX_LABELS)
     # A chunk of so few labels lists them all and leaves the tilt to the others.
-    idle = (n_there == 0) | ((n_chunks > 1) & (n_there <= lowest))
-    tl.store(tilts + cells, tl.where(idle, float("inf"), tilt), mask=known)
+    idle = none | (n_there == 0) | ((n_chunks > 1) & (n_there <= lowest))
+    # A score of NaN or inf makes the sum of odds NaN; a tilt of NaN tells that to `_sum_over_sets`.
+    tilt = tl.where(log_sum == log_sum, tl.where(idle, float("inf"), tilt), float("nan"))
+    tl.store(tilts + cells, tilt, mask=known)
     tl.store(heavy_counts + cells, tl.where(n_there == 0, 0, count).to(heavy_counts.dtype.element_ty), mask=known)
 
 

@@ -87,7 +87,9 @@ def finish(
         log_weight = tl.load(log_weights + size, mask=size <= MAX_LABELS, other=float("-inf")).to(tl.float64)
         if PARTIAL:
             log_weight = tl.where(unknown, of_free, log_weight)
-        loss = loss - score - log_weight
+        # Where no set is possible at all, the difference of two infinities would be NaN.
+        impossible = (loss == float("-inf")) & (score + log_weight == float("-inf"))
+        loss = tl.where(impossible, float("inf"), loss - score - log_weight)
         if PARTIAL:
             loss = tl.where(unknown & (loss < 0), 0.0, loss)  # rounding
             size = tl.where(is_read, MAX_LABELS + 1, size)
@@ -111,6 +113,8 @@ def _sum_over_sets(
     several: tl.constexpr = lane.shape[1] > S
     mine = (cells >= 0) & (lane % S == 0)  # one lane of each chunk
     of_chunks = tl.load(tilts + cells, mask=cells >= 0, other=float("inf")).to(tl.float64)
+    is_nan = over_lanes((of_chunks != of_chunks).to(tl.int32)) > 0  # a score is NaN or inf
+    of_chunks = tl.where(is_nan, 0.0, of_chunks)
     listed = tl.load(heavy_counts + cells, mask=cells >= 0, other=0).to(tl.int32)
     n_blocks = _largest((listed + (S - 1)) // S)
     origin = slope(log_weights, min_labels, MAX_LABELS).to(tl.float64)
@@ -164,7 +168,8 @@ def _sum_over_sets(
         largest = _largest(n_likely)
     tl.store(likely_counts + cells, n_likely, mask=mine & wanted)
     log_partition = heaviest + tl.log(tl.maximum(total, 1e-300)) + scale
-    return tl.where(total > 0, log_partition, float("-inf")), largest
+    log_partition = tl.where(total > 0, log_partition, float("-inf"))
+    return tl.where(is_nan, float("nan"), log_partition), largest
 
 
 @triton.jit
