@@ -287,17 +287,19 @@ class LabelSpace(ABC):
         nothing = np.full((n_rows, self.n_labels), UNKNOWN, np.int8) if self.known is None else self.known
         heaps: list[list] = [[] for _ in range(n_rows)]
         self._add_parts(heaps, scores, np.arange(n_rows), nothing)
-        log_partition = self.log_partition(scores)
         for place in range(n):
-            rows, parts = [], []
+            rows, parts, found = [], [], np.zeros(n_rows, bool)
             for i, heap in enumerate(heaps):
                 if heap:
                     # The best set of all parts is the next one; its part is split into what is left of it.
-                    cost, _, _, known, best = heapq.heappop(heap)
-                    sets[i, place], log_probs[i, place] = best, min(-cost - log_partition[i], 0.0)
+                    _, _, _, known, best = heapq.heappop(heap)
+                    sets[i, place] = best
+                    found[i] = True
                     others = _other_parts(known, best)
                     rows.append(np.full(len(others), i))
                     parts.append(others)
+            # Not log-weight less log-partition: where both are huge, a space may know their difference better.
+            log_probs[found, place] = self.log_prob(scores, sets[:, place])[found]
             if not rows or place == n - 1:
                 break
             self._add_parts(heaps, scores, np.concatenate(rows), np.concatenate(parts))
