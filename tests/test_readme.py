@@ -30,7 +30,14 @@ def test_the_torch_example_of_the_readme_runs():
 
 
 @pytest.mark.parametrize(
-    ("page", "at_least"), [("unknown-labels.md", 5), ("extending.md", 15), ("confidence.md", 11), ("structure.md", 20)]
+    ("page", "at_least"),
+    [
+        ("unknown-labels.md", 5),
+        ("extending.md", 15),
+        ("confidence.md", 11),
+        ("structure.md", 20),
+        ("pools.md", 12),
+    ],
 )
 def test_the_examples_of_the_pages_print_what_they_say(page, at_least):
     results = doctest.testfile(str(ROOT / "docs" / page), module_relative=False)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         KernelMLRHClassifierCV,
         MLRHClassifier,
         MLRHClassifierCV,
+        PooledSets,
         TunedThresholds,
     )
 
@@ -18,6 +19,7 @@ __all__ = [
     "KernelMLRHClassifierCV",
     "MLRHClassifier",
     "MLRHClassifierCV",
+    "PooledSets",
     "TunedThresholds",
 ]
 __version__ = "0.2.0.dev0"

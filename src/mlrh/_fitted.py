@@ -310,6 +310,14 @@ def _labels_of_parts_agree(state, sizes):
         raise Refused(f"holds an estimator of {_n_labels(inner)} labels for {sizes['labels']} labels of y")
 
 
+def _members_agree(state, sizes):
+    """Each member of a pool has a name and a weight, and answers for as many labels as the pool."""
+    if len(state["estimators"]) != sizes["members"] or abs(state["weights_"].sum() - 1) > 1e-6:
+        raise Refused("holds a PooledSets whose weights are not those of its members")
+    for member in state["estimators_"]:
+        _labels_of_parts_agree({"estimator_": member}, sizes)
+
+
 def _classes_are_sets(state, sizes):
     """The estimator's classes are the numbers of the sets."""
     estimator, numbers = state["estimator_"], np.arange(len(state["sets_"]))
@@ -440,6 +448,23 @@ OURS: dict[str, Table] = {
             **{f"{name}_": ANY_NUMBER for name in ("best_score", "honest_score", "default_score", "score_spread")},
         },
         (_labels_of_parts_agree,),
+    ),
+    "PooledSets": Table(
+        {
+            **FORM_OF_Y,
+            "estimators_": listed(PREDICTS, "members"),
+            "weights_": shares(FLOATS, ("members",)),
+            "_never": Array("b", ("labels",)),
+        },
+        (_members_agree,),
+    ),
+    "ProbabilisticChain": Table(
+        {
+            "estimators_": listed(PREDICTS, "estimators"),
+            "order_": Value(lambda value, sizes: _is_order(value, sizes), "an order of the estimators"),
+            "classes_": listed(NAMES, "estimators"),
+            "chain_method_": instance(str, optional=True),
+        }
     ),
     "LabelPowerset": Table(
         {**FORM_OF_Y, "sets_": shares("i", ("sets", "labels")), "estimator_": has("predict", optional=True)},

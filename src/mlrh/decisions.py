@@ -18,7 +18,8 @@ def exact_match(distribution, *, min_labels=None, max_labels=None):
     """The sets most likely to be right as a whole (winner-take-all), always sets of the label space.
 
     Where no set of the label space is within the limits, no answer can be right. Then it is the likeliest labels, as
-    many as in the most probable set, or the nearest number within the limits.
+    many as in the most probable set, or the nearest number within the limits. A mixture ends its search after 10,000
+    sets of each member, with the best so far (`Mixture.top_sets_and_gap` says where).
     """
     low, high = _limits(distribution, min_labels, max_labels)
     modes = distribution.mode()
@@ -52,7 +53,7 @@ def hamming(distribution, *, min_labels=None, max_labels=None):
 def f1(distribution, *, min_labels=None, max_labels=None):
     """The sets with the highest expected F1, 2 tp / (2 tp + fp + fn), 1 for an empty answer to an empty truth.
 
-    Exact in every label space of mlrh. The answer is empty only where an empty truth is likely.
+    Exact in every label space of mlrh, and in mixtures. The answer is empty only where an empty truth is likely.
     """
     return distribution.best("f1", _limits(distribution, min_labels, max_labels))
 
@@ -86,7 +87,8 @@ def best(distribution, metric, *, min_labels=None, max_labels=None):
     better. In an open space the ten most probable sets take the place of the observed ones. (Exact match, Hamming and
     F1, asked for by name, are exact in both too.) In a space of groups it is exact up to 4,096 combinations of numbers
     of labels per group, in a hierarchy up to 14 labels (without limits on leaves); beyond, it is the best among the
-    sets of the m likeliest labels and the most probable set.
+    sets of the m likeliest labels and the most probable set. In a mixture (F1 aside) it is the best among its members'
+    best answers, its 10 most probable sets and the sets of the m likeliest labels.
 
     Examples
     --------

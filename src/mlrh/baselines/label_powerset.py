@@ -14,6 +14,7 @@ from mlrh._sklearn import HasMethods, fit_context, num_samples
 from mlrh.baselines._base import _has_proba, _log_proba, _SetClassifier, _weights_to_pass_on
 from mlrh.estimators import _features, _targets, _whole_fit
 from mlrh.estimators._held_out import validated_rows
+from mlrh.spaces import LabelSetDistribution, listed_sets
 from mlrh.spaces.observed import distinct_sets
 
 
@@ -95,13 +96,18 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
         return np.clip(proba @ self.sets_, 0.0, 1.0)
 
     @available_if(lambda self: _has_proba(self, self._chosen()))
+    def distribution(self, X) -> LabelSetDistribution:
+        """The distribution of the label set of each row of X: the sets of training with the classes' probabilities."""
+        log_proba = self._log_proba(X)
+        return listed_sets(self.sets_, log_proba)
+
+    @available_if(lambda self: _has_proba(self, self._chosen()))
     def set_log_proba(self, X, Y) -> np.ndarray:
         """Logarithm of the probability of each row's label set, (n_samples,); -inf for a set not seen in training.
 
         Y holds one set per row of X, in the form of the y of training.
         """
-        X = validated_rows(self, X)
-        log_proba = np.zeros((num_samples(X), 1)) if self.estimator_ is None else _log_proba(self.estimator_, X)
+        log_proba = self._log_proba(X)
         Y, unknown = self._targets.partial_indicator(Y)
         _targets.check_same_length(log_proba, Y)
         code_of = {row.tobytes(): code for code, row in enumerate(self.sets_)}
@@ -117,6 +123,11 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
         X = validated_rows(self, X)
         codes = np.zeros(num_samples(X), np.int64) if self.estimator_ is None else self.estimator_.predict(X)
         return self.sets_[codes]
+
+    def _log_proba(self, X):
+        """Logarithms of the probabilities of the sets, (n_samples, n_sets)."""
+        X = validated_rows(self, X)
+        return np.zeros((num_samples(X), 1)) if self.estimator_ is None else _log_proba(self.estimator_, X)
 
     def _chosen(self):
         return LogisticRegression() if self.estimator is None else self.estimator

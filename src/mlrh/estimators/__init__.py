@@ -4,6 +4,7 @@ from mlrh.estimators.calibration import CalibratedSets, isotonic_map
 from mlrh.estimators.cv import KernelMLRHClassifierCV, MLRHClassifierCV
 from mlrh.estimators.kernel import KernelMLRHClassifier, gamma_scale
 from mlrh.estimators.linear import MLRHClassifier
+from mlrh.estimators.pool import PooledSets
 from mlrh.estimators.thresholds import TunedThresholds, best_thresholds
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "KernelMLRHClassifierCV",
     "MLRHClassifier",
     "MLRHClassifierCV",
+    "PooledSets",
     "TunedThresholds",
     "best_thresholds",
     "gamma_scale",

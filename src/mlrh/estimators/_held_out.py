@@ -1,11 +1,11 @@
 """Cross validation of any classifier: the task, its folds, and its answers for held-out rows.
 
-Shared by CalibratedSets and TunedThresholds, which are built around another classifier.
+Shared by CalibratedSets, TunedThresholds and PooledSets, which are built around other classifiers.
 """
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -253,13 +253,38 @@ def ask(fitted, X, form, never):
     """
     predicted = fitted.predict(X)
     own_sets = form.indicator(predicted) if form.is_one_class_per_row else _as_sets(predicted, len(form.classes))
+    last, _ = _last_step(fitted, X)
+    decision = _decision(last, form) if hasattr(last, "distribution") else None
+    return Answers(distribution_of(fitted, X, form, never), own_sets, decision)
+
+
+def distribution_of(fitted, X, form, never) -> LabelSetDistribution:
+    """The distribution of the label set of each row of X by a fitted classifier; form and never as for `ask`.
+
+    Without a distribution of its own, its labels are independent, with the marginals of its predict_proba.
+    """
     last, features = _last_step(fitted, X)
     if hasattr(last, "distribution"):
-        return Answers(last.distribution(features), own_sets, _decision(last, form))
+        return last.distribution(features)
     if not hasattr(fitted, "predict_proba"):
         raise ValueError(f"The estimator must have distribution or predict_proba once fitted; {fitted!r} has neither.")
     never = np.zeros(n_labels(form), bool) if form.is_one_class_per_row else never
-    return Answers(_independent(label_scores(fitted, X, never, "predict_proba"), form), own_sets, None)
+    return _independent(label_scores(fitted, X, never, "predict_proba"), form)
+
+
+def form_and_truth(task, fitted, rows):
+    """The form of y in which a classifier of one fold answers; and the true sets of some rows in that form.
+
+    Last comes which rows have a class that the fold's classifier knows: one class per row may be new to it.
+    """
+    if not task.form.is_one_class_per_row:
+        return task.form, task.Y[rows], np.ones(len(rows), bool)
+    form = replace(task.form, classes=np.asarray(fitted.classes_))
+    is_known = np.isin(task.y[rows], form.classes)
+    truth = np.zeros((len(rows), n_labels(form)), np.int8)
+    if is_known.any():
+        truth[is_known] = form.indicator(task.y[rows][is_known])
+    return form, truth, is_known
 
 
 def n_labels(form):

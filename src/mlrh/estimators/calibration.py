@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from mlrh import metrics
 from mlrh._sklearn import HasMethods, StrOptions, fit_context
 from mlrh.estimators import _features, _held_out, _targets, _whole_fit
-from mlrh.estimators._held_out import Answers, ask, n_labels
+from mlrh.estimators._held_out import Answers, ask
 from mlrh.spaces import LabelSetDistribution
 
 TEMPERATURES = (0.01, 1e4)  # the lowest and the highest that may be chosen
@@ -447,19 +447,7 @@ def _part_of_fold(task, train, rows):
     never = task.never(train)
 
     def question(fitted, X):
-        form = replace(task.form, classes=np.asarray(fitted.classes_)) if task.form.is_one_class_per_row else task.form
-        truth, is_known = _truth(task, form, rows)
+        form, truth, is_known = _held_out.form_and_truth(task, fitted, rows)
         return _Part(ask(fitted, X, form, never), truth, is_known, task.weights[rows])
 
     return task.answer(train, rows, question)
-
-
-def _truth(task, form, rows):
-    """True sets in the form of one fold, and which rows have a class that the fold's classifier knows."""
-    if not form.is_one_class_per_row:
-        return task.Y[rows], np.ones(len(rows), bool)
-    is_known = np.isin(task.y[rows], form.classes)
-    truth = np.zeros((len(rows), n_labels(form)), np.int8)
-    if is_known.any():
-        truth[is_known] = form.indicator(task.y[rows][is_known])
-    return truth, is_known

@@ -5,6 +5,8 @@ from mlrh.spaces.base import LabelSetDistribution, LabelSpace
 from mlrh.spaces.cardinality import CardinalitySpace, SizesOfTraining
 from mlrh.spaces.groups import GroupSpace
 from mlrh.spaces.hierarchy import HierarchySpace
+from mlrh.spaces.listed import listed_sets
+from mlrh.spaces.mixture import Mixture, geometric_mean
 from mlrh.spaces.observed import ObservedSpace, SetsOfTraining
 from mlrh.spaces.open import OpenSpace, SeenSetsOfTraining
 
@@ -14,8 +16,11 @@ __all__ = [
     "HierarchySpace",
     "LabelSetDistribution",
     "LabelSpace",
+    "Mixture",
     "ObservedSpace",
     "OpenSpace",
+    "geometric_mean",
+    "listed_sets",
     "metric_function",
 ]
 

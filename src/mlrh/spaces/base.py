@@ -356,6 +356,10 @@ class LabelSpace(ABC):
             biases[i] = space.expectations(scores[i : i + 1], np.ones(1))[2] @ self.bias
         return np.maximum(log_partition - (marginals * scores).sum(axis=1) - biases, 0.0).astype(scores.dtype)
 
+    def listed(self, scores):
+        """The sets (n_sets, n_labels) and the log-probability of each for every row, (n_samples, n_sets)."""
+        return self._listed().listed(scores)
+
     def marginals_by_size(self, scores):
         """P(y_k = 1, |y| = j), (n_labels + 1, n_samples, n_labels): one conditioning for each label k."""
         marginals, free = self.marginals(scores), self._without_knowledge()
@@ -557,6 +561,13 @@ class LabelSetDistribution:
         """
         return self.space.top_sets(self.scores, _positive_count(n))
 
+    def listed(self) -> tuple[np.ndarray, np.ndarray]:
+        """All sets (n_sets, n_labels), and the log-probability of each for every row, (n_samples, n_sets).
+
+        A space that is not a list of sets lists them for at most 14 labels; more are a ValueError.
+        """
+        return self.space.listed(self.scores)
+
     def sample(self, n: int = 1, random_state=None) -> np.ndarray:
         """n independent sets per row, (n_samples, n, n_labels)."""
         return self.space.sample(self.scores, _positive_count(n), check_random_state(random_state))
@@ -613,13 +624,7 @@ class LabelSetDistribution:
         [[0.844, 1.0, 0.042]]
         """
         known = as_known(known, self.scores.shape)
-        fits = self.space.fits(known)
-        if not fits.all():
-            row = int(np.argmin(fits))
-            raise ValueError(
-                f"What is known must leave at least one possible set; row {row} ({_in_words(known[row])}) leaves none "
-                "in this label space. Correct the row or set it to NaN."
-            )
+        _check_fits(self.space.fits(known), known)
         return LabelSetDistribution(self.space.given(known), self.scores)
 
     def temper(self, temperature) -> "LabelSetDistribution":
@@ -726,6 +731,15 @@ def _group_mask(group, n_labels):
     mask = np.zeros(n_labels, bool)
     mask[indices] = True
     return mask
+
+
+def _check_fits(fits, known):
+    if not fits.all():
+        row = int(np.argmin(fits))
+        raise ValueError(
+            f"What is known must leave at least one possible set; row {row} ({_in_words(known[row])}) leaves none "
+            "in this label space. Correct the row or set it to NaN."
+        )
 
 
 def _in_words(known):

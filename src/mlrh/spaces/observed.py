@@ -194,6 +194,12 @@ class ObservedSpace(LabelSpace):
         self._over_blocks(work, len(scores))
         return sets, log_probs
 
+    def listed(self, scores):
+        every = self._rowwise(
+            scores, lambda rows: _log_probabilities(self._log_weights(scores, rows)[0]), self.n_biases
+        )
+        return self.sets, every
+
     def sample(self, scores, n, random_state):
         sets = np.empty((len(scores), n, self.n_labels), np.int8)
 
