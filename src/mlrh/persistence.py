@@ -285,7 +285,7 @@ def _header(archive, shown):
     header = json.loads(archive.read(HEADER))
     if header["format"] not in FORMATS:
         theirs = _line(f"format {header['format']} of mlrh {header['mlrh']}")
-        known = " and ".join(map(str, FORMATS))
+        known = f"{', '.join(map(str, FORMATS[:-1]))} and {FORMAT}"
         raise ModelFileError(f"{shown} has {theirs}; mlrh {mlrh.__version__} reads formats {known} only.")
     return header
 
