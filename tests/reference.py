@@ -26,17 +26,27 @@ def enumerate_sizes(scores, min_labels, max_labels, size_bias=None):
 
 
 def enumerate_sets(scores, sets, set_bias=None):
-    """Enumeration of one row of scores over the listed sets."""
+    """Enumeration of one row of scores over the listed sets; biases are floats, or sums of floats from `exact_sums`."""
     set_bias = np.zeros(len(sets)) if set_bias is None else set_bias
     with localcontext(DIGITS):
         scores = [Decimal(float(s)) for s in scores]
         log_weights = [
-            sum((s for s, y in zip(scores, labels, strict=True) if y), Decimal(float(b)))
+            sum(
+                (s for s, y in zip(scores, labels, strict=True) if y),
+                b if isinstance(b, Decimal) else Decimal(float(b)),
+            )
             for labels, b in zip(sets, set_bias, strict=True)
         ]
         log_partition = sum(w.exp() for w in log_weights).ln()
         probs = [(w - log_partition).exp() for w in log_weights]
         return Enumeration(np.asarray(sets), log_weights, log_partition, probs)
+
+
+def exact_sums(*parts):
+    """Sums (n,) of arrays of floats (n,) in 60 digits: in float64, small biases beside huge ones would lose theirs."""
+    with localcontext(DIGITS):
+        rows = zip(*parts, strict=True)
+        return np.array([sum((Decimal(float(value)) for value in row), Decimal(0)) for row in rows], dtype=object)
 
 
 @dataclass(frozen=True)
@@ -161,7 +171,7 @@ def grouped_sets(draw, numbers=ANY_SCALE):
         n_sizes = groups[-1][2] - least + 1
         bias.append(np.array(draw(st.lists(numbers, min_size=n_sizes, max_size=n_sizes))))
     sizes = [sets[:, labels].sum(axis=1) - least for labels, least, _ in groups]
-    set_bias = np.sum([own[j] for own, j in zip(bias, sizes, strict=True)], axis=0)
+    set_bias = exact_sums(*(own[j] for own, j in zip(bias, sizes, strict=True)))
     scores = np.array(draw(st.lists(numbers, min_size=n_labels, max_size=n_labels)))
     return groups, np.concatenate(bias), scores, sets, set_bias
 

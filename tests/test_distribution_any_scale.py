@@ -47,7 +47,7 @@ def asked(draw, numbers=reference.ANY_SCALE):
         own = np.zeros(len(sets))
         own[seen] = draw(st.lists(numbers, min_size=len(seen), max_size=len(seen)))
         space = OpenSpace(*sizes, sets[seen], own[seen], case.size_bias)
-        set_bias, scale = set_bias + own, max(scale, np.abs(own).max())
+        set_bias, scale = reference.exact_sums(set_bias, own), max(scale, np.abs(own).max())
     d, left = space.distribution(scores[None]), np.ones(len(sets), bool)
     if draw(st.booleans()):
         known = sets[draw(st.integers(0, len(sets) - 1))].astype(float)
