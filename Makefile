@@ -12,7 +12,7 @@ NUMERICAL := $(addprefix tests/test_,$(addsuffix .py, \
 	label_space_derivatives condition questions expected extreme_numbers rational_brute_force decisions space_kernels objective solvers proximal quasi_newton row_space products estimators \
 	kernels elastic_net warm_start undetermined))
 # Tests that call the compiled code with the shapes at its edges, one file for each part of it.
-COMPILED := $(addprefix tests/test_,$(addsuffix .py, processor space_kernels space_edges condition expected products proximal))
+COMPILED := $(addprefix tests/test_,$(addsuffix .py, processor space_kernels space_edges condition expected products proximal open_space hierarchy groups extreme_numbers))
 NUMERICAL_TORCH := tests/test_torch_loss.py tests/test_torch_distribution.py
 
 # OpenBLAS threads wait by spinning: where the cores are busy, two took over ten times as long as one for a kernel fit.
