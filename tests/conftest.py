@@ -36,3 +36,5 @@ def failure(capsys, monkeypatch):
 def path(tmp_path):
     """Where a model file goes."""
     return tmp_path / "model.mlrh"
+
+collect_ignore = ["oracle/make_open.py"]  # a script without examples; it needs mpmath, which the tests do not
