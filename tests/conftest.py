@@ -37,4 +37,5 @@ def path(tmp_path):
     """Where a model file goes."""
     return tmp_path / "model.mlrh"
 
+
 collect_ignore = ["oracle/make_open.py"]  # a script without examples; it needs mpmath, which the tests do not
