@@ -84,7 +84,8 @@ def _mlrh(grid_name, estimator, by_name, cost=1.0):
     """Family of an MLRH classifier under several decisions {method name: decision}."""
 
     def outcomes(rows, grid, settings=None):
-        chosen = settings or _chosen_by_path(estimator, rows, grid, list(by_name.values()))
+        scorers = [DecisionScorer(decision, "exact_match") for decision in by_name.values()]
+        chosen = settings or _chosen_by_path(estimator, rows, grid, scorers)
         fitted: dict[tuple, tuple] = {}
         result = {}
         for (name, decision), setting in zip(by_name.items(), chosen, strict=True):
@@ -105,8 +106,8 @@ def _decided(model, X, decision):
     return distribution, decisions.BY_NAME[decision](distribution)
 
 
-def _chosen_by_path(estimator, rows, grid, names):
-    """The best setting for each decision: {"C": ..., "gamma": in units}."""
+def _chosen_by_path(estimator, rows, grid, scorers):
+    """The best setting for each scorer: {"C": ..., "gamma": in units}."""
     gammas = grid.get("gamma")
     scores = validation_scores(
         clone(estimator).set_params(tol=SEARCH_TOL),
@@ -115,11 +116,11 @@ def _chosen_by_path(estimator, rows, grid, names):
         Cs=grid["C"],
         settings=[{"gamma": gamma * rows.gamma_unit} for gamma in gammas] if gammas else ({},),
         splits=rows.inner,
-        scorers=[DecisionScorer(name, "exact_match") for name in names],
+        scorers=scorers,
     )
     chosen = []
-    for of_decision in scores:
-        gamma, C = best_index(of_decision)
+    for of_scorer in scores:
+        gamma, C = best_index(of_scorer)
         chosen.append({"C": grid["C"][C]} | ({"gamma": gammas[gamma]} if gammas else {}))
     return chosen
 
@@ -259,21 +260,10 @@ MAX_KERNEL_ROWS = 5000  # time grows with their cube
 
 def _judged(estimator, rows, grid):
     """The results of an MLRH classifier: one search serves all measures, each measure has a setting of its own."""
-    gammas = grid.get("gamma")
-    scores = validation_scores(
-        clone(estimator).set_params(tol=SEARCH_TOL),
-        rows.X,
-        rows.Y,
-        Cs=grid["C"],
-        settings=[{"gamma": gamma * rows.gamma_unit} for gamma in gammas] if gammas else ({},),
-        splits=rows.inner,
-        scorers=[scorer for _, scorer in MEASURES.values()],
-    )
+    chosen = _chosen_by_path(estimator, rows, grid, [scorer for _, scorer in MEASURES.values()])
     fitted: dict[tuple, tuple] = {}
     metrics, settings, seconds = {}, {}, []
-    for (measure, (decision, _)), own in zip(MEASURES.items(), scores, strict=True):
-        gamma, C = best_index(own)
-        setting = {"C": grid["C"][C]} | ({"gamma": gammas[gamma]} if gammas else {})
+    for (measure, (decision, _)), setting in zip(MEASURES.items(), chosen, strict=True):
         key = tuple(setting.values())
         if key not in fitted:
             model, took = _timed(clone(estimator).set_params(**_absolute(setting, rows)).fit, rows.X, rows.Y)
