@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from test_readme import README, check_commands
+from test_readme import README
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -48,6 +48,25 @@ def test_the_readme_holds_for_the_wheel_alone_in_a_fresh_environment(wheel, tmp_
     shown = run(programs / "python", "-m", "doctest", "-v", ROOT / "README.md", cwd=tmp_path)
     assert f"{n_examples} passed" in shown and n_examples > 15
     check_commands(programs, tmp_path)
+
+
+def check_commands(programs, folder):
+    """Run the README's commands in a folder, with the mlrh of a folder of programs."""
+    (block,) = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    environment = {"PYTHONPATH": "", "PATH": os.pathsep.join([str(programs), os.environ["PATH"]])}
+    for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, expected = step.partition("\n")
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", command],
+            cwd=folder,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, (command, done.stderr)
+        if expected:
+            assert done.stdout == expected, command
+    assert len((folder / "sets.jsonl").read_text().splitlines()) == 300
 
 
 @pytest.mark.slow

@@ -1,10 +1,7 @@
 """What the README shows is what the code does."""
 
 import doctest
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -43,29 +40,6 @@ def test_the_examples_of_the_pages_print_what_they_say(page, at_least):
     results = doctest.testfile(str(ROOT / "docs" / page), module_relative=False)
     assert results.attempted >= at_least
     assert results.failed == 0
-
-
-def test_the_commands_of_the_readme_work_and_print_what_it_says(tmp_path):
-    check_commands(Path(sys.executable).parent, tmp_path, PYTHONPATH=os.environ.get("PYTHONPATH", ""))
-
-
-def check_commands(programs, folder, **environment):
-    """Run the README's commands in a folder, with the mlrh of a folder of programs."""
-    (block,) = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
-    environment = {"PYTHONPATH": "", **environment, "PATH": os.pathsep.join([str(programs), os.environ["PATH"]])}
-    for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-        command, _, expected = step.partition("\n")
-        run = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", command],
-            cwd=folder,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-        )
-        assert run.returncode == 0, (command, run.stderr)
-        if expected:
-            assert run.stdout == expected, command
-    assert len((folder / "sets.jsonl").read_text().splitlines()) == 300
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,8 @@ FEW = [name for name in GROUPED if name.endswith("few programs")]
 # Cases that take long in the interpreter, since many labels of several chunks are heavy there, or that differ from
 # others only in how rows are grouped.
 SLOW = ["chunks, last one of four", "chunks, all below", "unknown, chunks, one size", "chunks, few likely labels"]
-SLOW += ["unknown, chunks", "unknown, many labels in a set", "chunks with likely labels, few programs"]
+SLOW += ["unknown, chunks", "unknown, chunks, +-1e4", "chunks, listed", "chunks, no targets"]
+SLOW += ["unknown, many labels in a set", "chunks with likely labels, few programs"]
 SLOW += [name for name in GROUPED if name not in FEW or name.count(", ") > 1 or name.startswith("twelve")]
 WITH_PMF = [name for name, one in CASES.items() if name not in GROUPED and not name.endswith(("listed", "targets"))]
 
