@@ -173,7 +173,7 @@ class _Chain(_SetClassifier):
                 f"{n_labels}. Use sample, and the shares of the sets drawn."
             )
         marginals = np.empty((X.shape[0], n_labels))
-        n_rows = max(1, MAX_VALUES >> n_labels)  # whose sets are listed at a time
+        n_rows = max(1, MAX_VALUES // (n_labels << n_labels))  # whose sets are listed at a time
         for begin in range(0, X.shape[0], n_rows):
             block = X[begin : begin + n_rows]
             rows, prefixes = np.arange(block.shape[0]), np.zeros((block.shape[0], 0), np.int8)

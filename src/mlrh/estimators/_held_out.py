@@ -1,6 +1,6 @@
 """Cross validation of any classifier: the task, its folds, and its answers for held-out rows.
 
-Shared by CalibratedSets and TunedThresholds, which are built around another classifier.
+Shared by CalibratedSets and TunedThresholds, which are built around another classifier, and by chains.
 """
 
 import warnings
