@@ -4,8 +4,12 @@ import os
 import signal
 import sys
 
+import hypothesis
 import pytest
 
+# The same examples in every run: a failure is seen where it was made, and again.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.load_profile("same")
 # Tests run in parallel processes; OpenBLAS threads that wait by spinning would take each other's cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # scikit-learn's checks of array API input are skipped without it.

@@ -366,11 +366,12 @@ def csv_line(cells: Iterable) -> str:
 
 
 def guarded(text: str) -> str:
-    """The text with a single quote before what a spreadsheet would run (= + - @, a tab or CR first), unless a number.
+    """The text with a single quote before what a spreadsheet would run (= + - @, a tab or CR first); -1.5 stays.
 
     One more quote comes before a text that looks like a guarded one, so that `unguarded` gives every text back.
     """
-    return f"'{text}" if FORMULA.match(text) and not _is_number(text) else text
+    is_signed_number = text[:1] in ("+", "-") and _is_number(text)
+    return f"'{text}" if FORMULA.match(text) and not is_signed_number else text
 
 
 def unguarded(text: str) -> str:
