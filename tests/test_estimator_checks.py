@@ -10,7 +10,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mlrh import CalibratedSets, KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
-from mlrh.baselines import LabelPowerset, MLkNN, OrConstant
+from mlrh.baselines import IBLR, CCnet, CorrLog, LabelPowerset, MLkNN, OrConstant, ProbabilisticChain
 from mlrh.estimators.thresholds import TunedThresholds
 
 CLASSES_AND_SPACES = [
@@ -44,6 +44,10 @@ ESTIMATORS = [
     LabelPowerset(GaussianNB()),
     MLkNN(),
     MLkNN(n_neighbors=3, smoothing=0.5),
+    IBLR(n_neighbors=3, with_features=True),
+    CorrLog(),
+    ProbabilisticChain(),
+    CCnet([0.1, 1.0], l1_ratios=[0.5], cv=2),
     OrConstant(LogisticRegression()),
     OrConstant(SVC()),
 ]

@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from statsmodels.discrete.discrete_model import MNLogit
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier, TunedThresholds
-from mlrh.baselines import LabelPowerset, MLkNN
+from mlrh.baselines import IBLR, CCnet, CorrLog, LabelPowerset, MLkNN, ProbabilisticChain
 
 X, Y = make_multilabel()
 EVERY_CLASSIFIER = [
@@ -26,6 +26,10 @@ EVERY_CLASSIFIER = [
     KernelMLRHClassifier(),
     LabelPowerset(),
     MLkNN(),
+    IBLR(),
+    CorrLog(),
+    ProbabilisticChain(),
+    CCnet([1.0], l1_ratios=[0.5], cv=2),
     TunedThresholds(OneVsRestClassifier(LogisticRegression())),
 ]
 

@@ -6,7 +6,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from mlrh import KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
-from mlrh.baselines import LabelPowerset, MLkNN, OrConstant
+from mlrh.baselines import IBLR, CCnet, CorrLog, LabelPowerset, MLkNN, OrConstant, ProbabilisticChain
 from mlrh.estimators import CalibratedSets, TunedThresholds
 
 RNG = np.random.default_rng(0)
@@ -22,6 +22,10 @@ ESTIMATORS = {
     "thresholds": TunedThresholds(LINEAR, cv=2),
     "powerset": LabelPowerset(LogisticRegression()),
     "neighbours": MLkNN(n_neighbors=3),
+    "shares of neighbours": IBLR(n_neighbors=3),
+    "pairs of labels": CorrLog(tol=1e-3),
+    "searched chain": ProbabilisticChain(),
+    "nets in a chain": CCnet([1.0], l1_ratios=[0.5], cv=2),
     "constant": OrConstant(LogisticRegression()),
 }
 MASKED = np.ma.masked_array(X, np.arange(180).reshape(60, 3) == 7)

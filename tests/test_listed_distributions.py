@@ -73,12 +73,13 @@ def test_a_label_powerset_is_calibrated_as_a_joint_model():
 @pytest.mark.parametrize("to_rows", [np.asarray, sparse.csr_array])
 def test_the_distribution_of_a_chain_is_the_product_of_its_links(order, to_rows):
     chain = ProbabilisticChain(LogisticRegression(), order=order).fit(to_rows(X), Y)
+    links = ClassifierChain(LogisticRegression(), order=order).fit(to_rows(X), Y)
     d = chain.distribution(to_rows(X[:10]))
     sets, log_probs = d.listed()
     assert len(sets) == 16
     np.testing.assert_allclose(np.exp(log_probs).sum(axis=1), 1, rtol=1e-12)
     for y, column in zip(sets, log_probs.T, strict=True):
-        expected = chain_set_log_proba(chain, to_rows(X[:10]), np.tile(y, (10, 1)))
+        expected = chain_set_log_proba(links, to_rows(X[:10]), np.tile(y, (10, 1)))
         np.testing.assert_allclose(column, expected, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(chain.predict(to_rows(X[:10])), sets[log_probs.argmax(axis=1)])
     np.testing.assert_allclose(chain.predict_proba(to_rows(X[:10])), np.exp(log_probs) @ sets, rtol=1e-10)
@@ -107,7 +108,7 @@ def test_a_chain_of_many_labels_or_without_probabilities_gets_a_sentence():
     chain = ProbabilisticChain(LogisticRegression()).fit(X, many)
     with pytest.raises(ValueError, match="at most 14 labels; got 15"):
         chain.distribution(X)
-    with pytest.raises(ValueError, match="must have predict_proba"):
-        ProbabilisticChain(LinearSVC()).fit(X, Y).distribution(X)
+    with pytest.raises(ValueError, match=r"'estimator' parameter of ProbabilisticChain must be .* 'predict_proba'"):
+        ProbabilisticChain(LinearSVC()).fit(X, Y)
     with pytest.raises(NotFittedError):
         ProbabilisticChain(LogisticRegression()).distribution(X)

@@ -1,5 +1,7 @@
 """The compared methods choose and predict as scikit-learn's own tools would with the same folds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from experiment_samples import TINY, TINY_GRID, small_dataset
@@ -13,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from mlrh import KernelMLRHClassifier, MLRHClassifier
-from mlrh.baselines import LabelPowerset, MLkNN
+from mlrh.baselines import IBLR, CCnet, CorrLog, LabelPowerset, MLkNN, ProbabilisticChain
 from mlrh.experiments._methods import CHAINED, FAMILIES
 from mlrh.experiments._protocol import Task, _rows
 
@@ -68,6 +70,10 @@ def test_support_vector_machines_choose_and_predict_as_a_grid_search_does(rows, 
         ("lp-lr", LabelPowerset(LogisticRegression(max_iter=2000)), "estimator__C"),
         ("lp-rf", LabelPowerset(RandomForestClassifier(5, random_state=0)), "estimator__min_samples_leaf"),
         ("ml-knn", MLkNN(), "n_neighbors"),
+        ("iblr", IBLR(), "n_neighbors"),
+        ("iblr-plus", IBLR(with_features=True), "n_neighbors"),
+        ("corrlog", CorrLog(), "C"),
+        ("pcc-lr", ProbabilisticChain(LogisticRegression(max_iter=2000), epsilon=0.01), "estimator__C"),
     ],
 )
 def test_other_baselines_choose_and_predict_as_a_grid_search_does(rows, family, estimator, parameter):
@@ -78,6 +84,20 @@ def test_other_baselines_choose_and_predict_as_a_grid_search_does(rows, family, 
     assert outcome.settings[name] == best[parameter]
     np.testing.assert_array_equal(outcome.predicted, predicted)
     assert outcome.log_prob.shape == (len(rows.Y_test),)
+
+
+def test_ccnet_chooses_by_itself(rows):
+    (outcome,) = outcomes_of("ccnet", rows).values()
+    plain = CCnet([0.1, 1.0], l1_ratios=[0.5], cv=2, epsilon=0.01).fit(rows.X, rows.Y)
+    assert outcome.settings == {"cv": 2}
+    np.testing.assert_array_equal(outcome.predicted, plain.predict(rows.X_test))
+    np.testing.assert_allclose(outcome.log_prob, plain.set_log_proba(rows.X_test, rows.Y_test))
+
+
+def test_corrlog_has_no_probabilities_beyond_fourteen_labels(rows):
+    many = replace(rows, Y=np.tile(rows.Y, (1, 5)), Y_test=np.tile(rows.Y_test, (1, 5)))
+    (outcome,) = FAMILIES["corrlog"].outcomes(many, TINY_GRID["linear"], [{"C": 0.1}]).values()
+    assert outcome.predicted.shape == many.Y_test.shape and outcome.log_prob is None is outcome.log_confidence
 
 
 @pytest.mark.parametrize("family", ["mlrh-rbf", "mlrh-rbf-observed", "mlrh-linear", "mlrh-linear-observed"])

@@ -37,7 +37,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from sklearn.svm import LinearSVC
 
 from mlrh import CalibratedSets, KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
-from mlrh.baselines import LabelPowerset, MLkNN, OrConstant
+from mlrh.baselines import IBLR, CCnet, CorrLog, LabelPowerset, MLkNN, OrConstant, ProbabilisticChain
 from mlrh.data import MultilabelData
 from mlrh.data.containers import Schema
 from mlrh.estimators._targets import Targets
@@ -197,6 +197,10 @@ MODELS = {
     "powerset of kernels": (LabelPowerset(KernelMLRHClassifier()), X, Y),
     "neighbours by a tree": (MLkNN(n_neighbors=3), X, Y),
     "neighbours by cosine": (MLkNN(n_neighbors=3, metric="cosine"), X, Y),
+    "shares of neighbours": (IBLR(n_neighbors=3, with_features=True), X, Y),
+    "pairs of labels": (CorrLog(), X, FORMS["sets"](Y)),
+    "searched chain": (ProbabilisticChain(order=[2, 0, 3, 1], epsilon=0.1), X, Y),
+    "elastic nets in a chain": (CCnet([0.1, 1.0], l1_ratios=[0.5], cv=HALVES), X, Y),
     "chain": (make_pipeline(StandardScaler(), ClassifierChain(OrConstant(LogisticRegression()))), X, Y),
     "chain of ours": (ClassifierChain(MLRHClassifier()), X, Y),
     "one vs rest of ours": (OneVsRestClassifier(KernelMLRHClassifier()), X, Y),

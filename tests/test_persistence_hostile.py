@@ -270,6 +270,10 @@ OWNERS = {  # a model whose file holds the class
     "TunedThresholds": "thresholds",
     "LabelPowerset": "powerset",
     "MLkNN": "neighbours",
+    "IBLR": "shares of neighbours",
+    "CorrLog": "pairs of labels",
+    "ProbabilisticChain": "searched chain",
+    "CCnet": "nets in a chain",
     "OrConstant": "chain",
     "Targets": "linear",
 }

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 import mlrh
 from mlrh import KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
-from mlrh.baselines import LabelPowerset, MLkNN, OrConstant
+from mlrh.baselines import IBLR, CorrLog, LabelPowerset, MLkNN, OrConstant, ProbabilisticChain
 from mlrh.estimators import CalibratedSets, TunedThresholds
 
 X, Y = make_multilabel_classification(40, n_features=3, n_classes=3, allow_unlabeled=False, random_state=0)
@@ -45,6 +45,9 @@ CASES = {
     "thresholds": (TunedThresholds(MLRHClassifier(**QUICK), cv=2), fit),
     "powerset": (LabelPowerset(LogisticRegression()), fit),
     "neighbours": (MLkNN(n_neighbors=3), fit),
+    "shares of neighbours": (IBLR(n_neighbors=3), fit),
+    "pairs of labels": (CorrLog(tol=1e-2), fit),
+    "searched chain": (ProbabilisticChain(), fit),
     "constant": (OrConstant(LogisticRegression()), fit_one_label),
 }
 

@@ -17,12 +17,15 @@ import sklearn
 from scipy import sparse
 from sklearn import model_selection
 from sklearn.isotonic import IsotonicRegression
+from sklearn.multioutput import MultiOutputClassifier
 from sklearn.neighbors import BallTree, KDTree
 from sklearn.preprocessing import LabelBinarizer
 
 from mlrh import decisions
 from mlrh._archives import Refused
 from mlrh._sklearn import check_parameters
+from mlrh.baselines import OrConstant
+from mlrh.estimators import MLRHClassifier
 from mlrh.estimators._base import ONE_CLASS
 from mlrh.estimators._targets import SET_TYPES, Targets
 from mlrh.estimators.linear import _KeptRows
@@ -136,6 +139,13 @@ def listed(part: Form, length: str = "") -> Value:
         return all(part.fits(item, dict(sizes)) for item in value)
 
     return Value(fits, f"a list, each item {part}")
+
+
+def order_of(length: str) -> Value:
+    """The numbers 0, 1, ... up to a length, each once, in any order."""
+    return Value(
+        lambda value, sizes: sorted(np.asarray(value).tolist()) == list(range(sizes[length])), f"an order of {length}"
+    )
 
 
 @dataclass(frozen=True)
@@ -329,7 +339,27 @@ def _classes_are_sets(state, sizes):
 def _neighbors_fit(state, sizes):
     neighbors = state["neighbors_"]
     if neighbors.n_samples_fit_ != len(state["_Y"]) or neighbors.n_neighbors != state["n_neighbors_"]:
-        raise Refused("holds an MLkNN whose neighbours are not its rows")
+        raise Refused("holds a classifier whose neighbours are not its rows")
+
+
+def _one_regression_per_label(state, sizes):
+    if len(state["regressions_"].estimators_) != sizes["labels"]:
+        raise Refused("holds an IBLR with other than one regression per label")
+
+
+def _links_are_nets(state, sizes):
+    inner = [link.estimator_ for link in state["links_"] if link.estimator_ is not None]
+    if not all(isinstance(net, MLRHClassifier) and _n_labels(net._targets) == 1 for net in inner):
+        raise Refused("holds a CCnet with a link that is no logistic regression")
+
+
+def _pairs_fit(state, sizes):
+    """Where all sets are listed, the space has the labels of y; otherwise some label must vary."""
+    space = state["label_space_"]
+    if space is not None and space.n_labels != sizes["labels"]:
+        raise Refused(f"holds a label space of {space.n_labels} labels for {sizes['labels']} labels of y")
+    if space is None and not np.isfinite(state["intercept_"]).any():
+        raise Refused("holds a CorrLog without a label that varies")
 
 
 def _constant_or_estimator(state, sizes):
@@ -385,6 +415,12 @@ KERNEL: dict[str, Form] = {
     "X_fit_": Array("fiu", ("fit_rows", "features"), may_be_sparse=True, is_optional=True),
     "support_": Array("iu", ("fit_rows",), low=0),
     "_gamma": Number(low=0.0, high=np.finfo(np.float64).max),
+}
+CHAIN: dict[str, Form] = {
+    **FORM_OF_Y,
+    "n_features_in_": Number(Integral, 1),
+    "links_": listed(instance(OrConstant), "labels"),
+    "order_": order_of("labels"),
 }
 CHOSEN: dict[str, Form] = {
     "Cs_": Array(FLOATS, ("Cs",), low=0.0, is_finite=False),
@@ -458,13 +494,35 @@ OURS: dict[str, Table] = {
         },
         (_members_agree,),
     ),
-    "ProbabilisticChain": Table(
+    "ProbabilisticChain": Table(CHAIN),
+    "CCnet": Table(
         {
-            "estimators_": listed(PREDICTS, "estimators"),
-            "order_": Value(lambda value, sizes: _is_order(value, sizes), "an order of the estimators"),
-            "classes_": listed(NAMES, "estimators"),
-            "chain_method_": instance(str, optional=True),
-        }
+            **CHAIN,
+            "C_": Array(FLOATS, ("labels",), is_finite=False),
+            "l1_ratio_": Array(FLOATS, ("labels",), is_finite=False),
+        },
+        (_links_are_nets,),
+    ),
+    "CorrLog": Table(
+        {
+            **FORM_OF_Y,
+            "coef_": Array(FLOATS, ("labels", "features")),
+            "pair_coef_": Array(FLOATS, ("labels", "labels")),
+            "intercept_": Array(FLOATS, ("labels",), is_finite=False),
+            "label_space_": instance(LabelSpace, optional=True),
+            "n_iter_": WHOLE,
+        },
+        (_pairs_fit,),
+    ),
+    "IBLR": Table(
+        {
+            **FORM_OF_Y,
+            "neighbors_": has("kneighbors_graph"),
+            "_Y": shares("i", ("rows", "labels")),
+            "n_neighbors_": Number(Integral, 1),
+            "regressions_": instance(MultiOutputClassifier),
+        },
+        (_neighbors_fit, _one_regression_per_label),
     ),
     "LabelPowerset": Table(
         {**FORM_OF_Y, "sets_": shares("i", ("sets", "labels")), "estimator_": has("predict", optional=True)},
@@ -588,10 +646,6 @@ def _are_steps(value, sizes):
     )
 
 
-def _is_order(value, sizes):
-    return sorted(np.asarray(value).tolist()) == list(range(sizes["estimators"]))
-
-
 def _theirs(place: str, attributes: Iterable | Mapping = (), *together) -> tuple[str, Table]:
     return f"sklearn.{place}", Table(dict(attributes), together)
 
@@ -713,7 +767,7 @@ SCIKIT_LEARN: dict[str, Table] = dict(
             "multioutput.ClassifierChain",
             {
                 "estimators_": listed(PREDICTS, "estimators"),
-                "order_": Value(_is_order, "an order of the estimators"),
+                "order_": order_of("estimators"),
                 "chain_method_": instance(str),
             },
         ),

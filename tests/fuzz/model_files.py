@@ -31,7 +31,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from mlrh import CalibratedSets, KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
 from mlrh.automatic import Model, make_preprocessor
-from mlrh.baselines import LabelPowerset, MLkNN, OrConstant
+from mlrh.baselines import IBLR, CCnet, CorrLog, LabelPowerset, MLkNN, OrConstant, ProbabilisticChain
 from mlrh.data import MultilabelData
 from mlrh.estimators.thresholds import TunedThresholds
 from mlrh.persistence import ModelFileError, load, save
@@ -121,6 +121,10 @@ MODELS = {
     "thresholds": (TunedThresholds(MLRHClassifier(**FAST), cv=2), X, Y),
     "powerset": (LabelPowerset(), X, Y),
     "neighbours": (MLkNN(2), X, Y),
+    "shares of neighbours": (IBLR(2), X, Y),
+    "pairs of labels": (CorrLog(tol=1e-3), X, Y),
+    "searched chain": (ProbabilisticChain(), X, Y),
+    "nets in a chain": (CCnet([1.0], l1_ratios=[0.5], cv=2), X, Y),
     "chain": (ClassifierChain(OrConstant(LogisticRegression())), X, Y),
     "one vs rest": (OneVsRestClassifier(MLRHClassifier(**FAST)), X, Y),
     "texts": (make_pipeline(TfidfVectorizer(), MLRHClassifier(**FAST)), TEXTS, SETS),

@@ -3,6 +3,8 @@
 from typing import Any
 
 import numpy as np
+from scipy.special import log_expit
+from sklearn.linear_model import LogisticRegression
 from sklearn.utils.metaestimators import available_if
 
 from mlrh._sklearn import check_sample_weight
@@ -44,7 +46,18 @@ def _has_proba(meta, estimator):
 
 def _log_proba(estimator, X):
     """Logarithms of the estimator's probabilities; by its predict_log_proba if it has one, which is more exact."""
+    if _is_binary_logistic(estimator):
+        # Its predict_log_proba takes the logarithm of the probability, which is 0 from log-odds of -745 on.
+        log_odds = estimator.decision_function(X)
+        return log_expit(np.column_stack([-log_odds, log_odds]))
     with np.errstate(divide="ignore"):
         if hasattr(estimator, "predict_log_proba"):
             return estimator.predict_log_proba(X)
         return np.log(estimator.predict_proba(X))
+
+
+def _is_binary_logistic(estimator):
+    """Whether decision_function is the log-odds: with "multinomial", which old versions have, it is half of them."""
+    if not isinstance(estimator, LogisticRegression) or len(estimator.classes_) != 2:
+        return False
+    return estimator.get_params().get("multi_class") != "multinomial"

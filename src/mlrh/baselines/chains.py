@@ -1,19 +1,13 @@
-"""The probability of a label set under separate classifiers, and under a chain of them; chains with distributions."""
+"""The probability of a label set under separate classifiers, and under a chain of them."""
 
 import numpy as np
 from scipy import sparse
-from sklearn.multioutput import ClassifierChain
-from sklearn.utils.validation import (
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mlrh._indicators import as_indicator
 from mlrh._sklearn import num_samples
 from mlrh.baselines._base import _log_proba
 from mlrh.estimators import _targets
-from mlrh.spaces import LabelSetDistribution, listed_sets
-from mlrh.spaces.base import MAX_ENUMERATED
 
 
 def independent_set_log_proba(marginals, Y) -> np.ndarray:
@@ -82,61 +76,13 @@ def chain_set_log_proba(chain, X, Y) -> np.ndarray:
     earlier = Y[:, chain.order_]
     log_proba = np.zeros(len(Y))
     for place, (link, label) in enumerate(zip(chain.estimators_, chain.order_, strict=True)):
-        both = _log_proba_of_both(link, _with_labels(X, earlier[:, :place]))
+        both = _log_proba_of_both(link, with_labels(X, earlier[:, :place]))
         log_proba += both[np.arange(len(Y)), Y[:, label]]
     return log_proba
 
 
-class ProbabilisticChain(ClassifierChain):
-    """A ClassifierChain that answers from the joint distribution of its labels, which it lists: 14 labels at most.
-
-    P(y) is the product of P(y_j | x, y_1, ..., y_{j-1}) over the links. ClassifierChain follows one path through the
-    chain; here all of them are followed, which takes 2^n_labels predictions per row. `predict` answers with the most
-    probable set and `predict_proba` with the marginals. Parameters and attributes are those of
-    sklearn.multioutput.ClassifierChain; y must be an indicator matrix and the estimator have predict_proba.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from mlrh.baselines import ProbabilisticChain
-    >>> X, Y = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([[1, 0], [0, 1], [1, 1], [0, 0]])
-    >>> chain = ProbabilisticChain(LogisticRegression()).fit(X, Y)
-    >>> sets, log_probs = chain.distribution([[2.0]]).listed()
-    >>> len(sets), float(np.exp(log_probs).sum().round(6))
-    (4, 1.0)
-    """
-
-    def distribution(self, X) -> LabelSetDistribution:
-        """The joint distribution of the labels of each row of X, a list of all sets."""
-        check_is_fitted(self)
-        _check_chain(self)
-        n_labels = len(self.estimators_)
-        if n_labels > MAX_ENUMERATED:
-            raise ValueError(f"A chain lists all label sets for at most {MAX_ENUMERATED} labels; got {n_labels}.")
-        X = validate_data(self, X, accept_sparse="csr", reset=False)
-        # Paths through the chain, in its order of labels; each link splits every path in two.
-        paths, log_probs = np.zeros((1, 0), np.int8), np.zeros((num_samples(X), 1))
-        for link in self.estimators_:
-            both = [_log_proba_of_both(link, _with_labels(X, np.tile(path, (num_samples(X), 1)))) for path in paths]
-            log_probs = np.hstack([own[:, None] + split for own, split in zip(log_probs.T, both, strict=True)])
-            ends = np.tile(np.array([[0], [1]], np.int8), (len(paths), 1))
-            paths = np.hstack([np.repeat(paths, 2, axis=0), ends])
-        sets = np.zeros_like(paths)
-        sets[:, self.order_] = paths
-        by_size = np.argsort(np.count_nonzero(sets, axis=1), kind="stable")  # ties go to the smaller set
-        return listed_sets(sets[by_size], log_probs[:, by_size])
-
-    def predict(self, X) -> np.ndarray:
-        """The most probable set of each row, (n_samples, n_labels)."""
-        return self.distribution(X).mode()
-
-    def predict_proba(self, X) -> np.ndarray:
-        """Marginals P(y_k = 1 | x), (n_samples, n_labels)."""
-        return self.distribution(X).marginals()
-
-
-def _with_labels(X, labels):
+def with_labels(X, labels):
+    """What a link sees: the features and the labels before it."""
     return sparse.hstack([X, labels], format="csr") if sparse.issparse(X) else np.hstack([X, labels])
 
 

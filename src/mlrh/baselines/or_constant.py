@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from mlrh._sklearn import HasMethods, fit_context, num_samples
-from mlrh.baselines._base import _has_proba, _weights_to_pass_on
+from mlrh.baselines._base import _has_proba, _log_proba, _weights_to_pass_on
 from mlrh.estimators import _features, _targets, _whole_fit
 from mlrh.estimators._held_out import validated_rows
 
@@ -88,6 +88,14 @@ class OrConstant(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if self.estimator_ is None:
             return np.tile((self.classes_ == self.constant_).astype(np.float64), (num_samples(X), 1))
         return self.estimator_.predict_proba(X)
+
+    @available_if(lambda self: _has_proba(self, self.estimator))
+    def predict_log_proba(self, X):
+        """Logarithms of predict_proba; those of a logistic regression of two classes are finite at any score."""
+        X = validated_rows(self, X)
+        if self.estimator_ is None:
+            return np.where(self.classes_ == self.constant_, 0.0, -np.inf)[None].repeat(num_samples(X), axis=0)
+        return _log_proba(self.estimator_, X)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

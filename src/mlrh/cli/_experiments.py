@@ -16,7 +16,8 @@ from mlrh.cli._inputs import FormatOption, IgnoreOption, JobsOption, LabelsOptio
 from mlrh.cli._output import quiet_if_closed, say, visible, warnings_as_notes
 
 METHODS = (  # written out, so that --help needs none of what they are made of; a test compares
-    "mlrh-rbf, mlrh-rbf-observed, mlrh-linear, mlrh-linear-observed, br-svm, lp-svm, lp-lr, br-lr, cc-lr, lp-rf, ml-knn"
+    "mlrh-rbf, mlrh-rbf-observed, mlrh-linear, mlrh-linear-observed, br-svm, lp-svm, lp-lr, br-lr, cc-lr, lp-rf, "
+    "ml-knn, iblr, iblr-plus, corrlog, ccnet, pcc-lr"
 )
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder with the public data sets; default: the variable MLRH_DATA.")

@@ -1,6 +1,6 @@
 """Cross validation of any classifier: the task, its folds, and its answers for held-out rows.
 
-Shared by CalibratedSets, TunedThresholds and PooledSets, which are built around other classifiers.
+Shared by CalibratedSets, TunedThresholds and PooledSets, which are built around other classifiers, and by chains.
 """
 
 import warnings

@@ -27,7 +27,17 @@ from sklearn.svm import SVC
 
 from mlrh import decisions
 from mlrh.automatic import DecisionScorer
-from mlrh.baselines import LabelPowerset, MLkNN, OrConstant, chain_set_log_proba, independent_set_log_proba
+from mlrh.baselines import (
+    IBLR,
+    CCnet,
+    CorrLog,
+    LabelPowerset,
+    MLkNN,
+    OrConstant,
+    ProbabilisticChain,
+    chain_set_log_proba,
+    independent_set_log_proba,
+)
 from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
 from mlrh.estimators.cv import SEARCH_TOL, best_index, log_prob, validation_scores
 from mlrh.estimators.kernel import gamma_scale
@@ -189,6 +199,11 @@ def _of_independent_labels(model, X, Y):
     return independent_set_log_proba(model.predict_proba(X), Y)
 
 
+def _of_pairs(model, X, Y):
+    """None where CorrLog has too many labels to sum over all sets."""
+    return None if model.label_space_ is None else model.set_log_proba(X, Y)
+
+
 def _timed(function, *arguments):
     begin = time.perf_counter()
     result = function(*arguments)
@@ -196,6 +211,9 @@ def _timed(function, *arguments):
 
 
 _LOGISTIC = LogisticRegression(max_iter=2000)
+# The most probable set of a chain is found where its probability is at least that. Exact search would never end on data
+# sets of a hundred labels, where every set is improbable; with this, it takes at most 100 steps per label and row.
+_EPSILON = 0.01
 FAMILIES = {
     "mlrh-rbf": _mlrh(
         "rbf", KernelMLRHClassifier(n_jobs=1), {"MLRH-WTA (RBF)": "exact_match", "MLRH-MP (RBF)": "hamming"}, cost=4
@@ -229,6 +247,19 @@ FAMILIES = {
         cost=2,
     ),
     "ml-knn": _searched("ML-kNN", "neighbours", MLkNN(), "n_neighbors", _of_independent_labels, cost=0.5),
+    "iblr": _searched("IBLR-ML", "neighbours", IBLR(), "n_neighbors", _of_independent_labels, cost=0.5),
+    "iblr-plus": _searched("IBLR-ML+", "neighbours", IBLR(with_features=True), "n_neighbors", _of_independent_labels),
+    "corrlog": _searched("CorrLog", "linear", CorrLog(), "C", _of_pairs, cost=2),
+    # It chooses its penalties itself, label by label, so that there is only one value of cv.
+    "ccnet": _searched("CCnet", "nets", CCnet(epsilon=_EPSILON), "cv", CCnet.set_log_proba, cost=4),
+    "pcc-lr": _searched(
+        "PCC-LR",
+        "linear",
+        ProbabilisticChain(_LOGISTIC, epsilon=_EPSILON),
+        "estimator__C",
+        ProbabilisticChain.set_log_proba,
+        cost=2,
+    ),
 }
 
 

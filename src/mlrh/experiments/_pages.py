@@ -140,12 +140,14 @@ def comparison_sections(records, profile) -> Iterator[Section]:
 
 def _metrics_tables(name, methods, profile):
     """Every method by every measure: how right the sets are, and what else there is to know."""
-    probabilities = (
+    probabilities: tuple[str, ...] = (
         "Log-loss of the set: mean of -log max(P, 1e-6) over the test rows, P the probability of the true set; held "
         "impossible: the share of true sets with P = 0. Empty cells: the method gives no probability of a set. BR-LR "
         "and ML-kNN multiply the probabilities of their labels.",
         "Fit and predict: seconds of one fit at the chosen setting and of all test rows, one thread, among other runs.",
     )
+    if {"IBLR-ML", "IBLR-ML+"} & set(methods):
+        probabilities += ("IBLR-ML and IBLR-ML+ multiply the probabilities of their labels, too.",)
     yield _columns_table(f"{name}: how right the sets are", methods, COLUMNS[:6], (_spread_note(profile),))
     yield _columns_table(f"{name}: probabilities, empty answers, time", methods, COLUMNS[6:], probabilities)
 
