@@ -164,7 +164,7 @@ def test_a_label_of_three_rows_is_learned_unlike_with_the_boosters_own_least_wei
         clone(model).set_params(**own).fit(X, Y).predict_proba(X)[Y[:, 1] == 1, 1]
         for own in ({}, {"min_child_weight": 1.0})
     )
-    assert (found > 0.1).all() and (missed < 0.01).all()
+    assert (found > 0.1).all() and (missed < 0.05).all()
 
 
 def test_early_stopping_keeps_the_best_round_of_the_held_out_rows():

@@ -5,10 +5,33 @@ The number of a value is its place among those that training showed. A value tha
 
 import numpy as np
 from scipy import sparse
+from sklearn.utils import check_array
+from sklearn.utils.validation import validate_data
+
+from mlrh.estimators import _features
 
 KINDS = ("q", "c")  # XGBoost's names of a feature of numbers (quantities), and of one of categories
 # How the dtype of a column of categories begins: pandas has category, polars Categorical and Enum.
 DTYPES = ("category", "categorical", "enum")
+
+
+def validated(estimator, X, *, reset):
+    """X as an array or CSR matrix of numbers and NaN; with reset, the estimator notes its columns and categories.
+
+    The estimator has a parameter `feature_types`, and its categories are `_categories` (see `found`).
+    """
+    _features.check(X)
+    if reset:
+        estimator._categories = found(X, estimator.feature_types)
+    options = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
+    if not estimator._categories:
+        return validate_data(estimator, X, reset=reset, accept_sparse="csr", **options)
+    if estimator.feature_types is None and not hasattr(X, "columns"):
+        raise ValueError(
+            f"X must be a DataFrame, since that of training had columns of categories; got a {type(X).__name__}."
+        )
+    validate_data(estimator, X, reset=reset, skip_check_array=True)  # notes or compares number and names of columns
+    return check_array(coded(X, estimator._categories), **options)
 
 
 def found(X, feature_types) -> dict[int, tuple]:

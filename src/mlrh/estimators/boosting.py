@@ -14,14 +14,14 @@ from typing import Any, Self
 import numpy as np
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.utils import check_array, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from mlrh import _sklearn
 from mlrh._indicators import UNKNOWN
 from mlrh._parallel import effective_threads
 from mlrh._sklearn import Interval
-from mlrh.estimators import _categories, _features, _whole_fit
+from mlrh.estimators import _categories, _whole_fit
 from mlrh.estimators._base import NOTED_OF_X, WEIGHTS, JointClassifier
 from mlrh.fitting.design import Design
 from mlrh.fitting.objective import Objective
@@ -300,21 +300,7 @@ class MLRHBoostingClassifier(JointClassifier):
         return self.intercept_ + _margins(self.booster_.predict(rows, output_margin=True), len(self.intercept_))
 
     def _validate_X(self, X, *, reset):
-        """X as numbers; with reset, this estimator notes its columns and their categories."""
-        _features.check(X)
-        if reset:
-            self._categories = _categories.found(X, self.feature_types)
-        options = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
-        if not self._categories:
-            X = validate_data(self, X, reset=reset, accept_sparse="csr", **options)
-        else:
-            if self.feature_types is None and not hasattr(X, "columns"):
-                raise ValueError(
-                    "X must be a DataFrame, since that of training had columns of categories; got a "
-                    f"{type(X).__name__}."
-                )
-            validate_data(self, X, reset=reset, skip_check_array=True)  # notes or compares number and names of columns
-            X = check_array(_categories.coded(X, self._categories), **options)
+        X = _categories.validated(self, X, reset=reset)
         _check_range(X)
         return X
 
