@@ -89,8 +89,8 @@ SUITES = {
     }
 }
 PUBLISHED_SPLITS = ("corel5k", "bibtex", "tmc2007-500")
-# Of processor time, so that other work on the machine changes nothing, for a task of the comparison on public sets; what
-# takes longer is out of time.
+# Of processor time, so that other work on the machine changes nothing, for a task of the comparison on public sets.
+# What takes longer is out of time.
 MAX_SECONDS = 900
 
 
