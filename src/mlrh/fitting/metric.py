@@ -35,6 +35,13 @@ def diagonal_pays(design, operations_per_score):
     return design.n_features**2 > rest
 
 
+def needs_gram(design, operations_per_score, *, alpha, l1):
+    """Whether a fit by the default solver will ask for the Gram matrix of the features."""
+    if design.n_features > MAX_FACTORED:
+        return False
+    return l1 > 0 or alpha == 0 or not diagonal_pays(design, operations_per_score)
+
+
 class CoefficientMetric:
     """Solves with curvature * gram + alpha I, factorised once.
 

@@ -346,11 +346,13 @@ def added(total, answer):
 
 
 BLOCK_SCORES = 2**18  # scores of the rows that are looked at together: 2 MB, and a few arrays of that size besides
+BLOCK_ENTRIES = 2**21  # features of these rows: 16 MB, where they have to be copied
 
 
 def blocks_of(X, n_labels) -> list[slice]:
-    """Consecutive rows of a chunk for which scores and marginals stay small, whatever the size of the chunk."""
-    step = max(BLOCK_SCORES // max(n_labels, 1), 1)
+    """Consecutive rows of a chunk for which scores and copies stay small, whatever the size of the chunk."""
+    n_entries = X.nnz if sparse.issparse(X) else X.size
+    step = max(min(BLOCK_SCORES // n_labels, BLOCK_ENTRIES * X.shape[0] // max(n_entries, 1)), 1)
     return [slice(start, min(start + step, X.shape[0])) for start in range(0, X.shape[0], step)]
 
 
@@ -371,14 +373,24 @@ class RowsInChunks(SummedRows):
     ----------
     chunks : iterable of (X, Y, weights)
         The same rows in every pass. X dense or CSR, Y int8 of 1, 0 and UNKNOWN, positive weights (n_samples,).
+    checkpoint : Checkpoint, optional
+        Is told the answer of every pass, and spares those whose answer it knows.
     """
 
-    def __init__(self, chunks: Iterable, whole: FeatureSums, space, *, fit_intercept, with_gram, n_jobs=None):
-        self._chunks, self._whole = chunks, whole
+    def __init__(
+        self, chunks: Iterable, whole: FeatureSums, space, *, fit_intercept, with_gram, n_jobs=None, checkpoint=None
+    ):
+        self._chunks, self._whole, self._checkpoint = chunks, whole, checkpoint
         self._options = {"fit_intercept": fit_intercept, "n_jobs": n_jobs}
         super().__init__(whole, space, fit_intercept=fit_intercept, with_gram=with_gram)
 
     def add_up(self, question, space, *arguments):
+        if self._checkpoint is None:
+            return self._pass(question, space, *arguments)
+        place = (type(space).__name__, space.bias, *arguments)
+        return self._checkpoint.answer(question, place, lambda: self._pass(question, space, *arguments))
+
+    def _pass(self, question, space, *arguments):
         total: Any = None
         options = (space, *arguments) if arguments else ()
         for X, Y, weights in ahead(self._chunks):
