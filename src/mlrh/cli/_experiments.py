@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from mlrh._words import left_in_words
 from mlrh.cli._inputs import FormatOption, IgnoreOption, JobsOption, LabelsOption, chosen_labels, read_data
 from mlrh.cli._output import quiet_if_closed, say, visible, warnings_as_notes
 
@@ -244,12 +245,3 @@ def _in_lines(console):
 def _failed(progress):
     task = progress.finished
     return f"Failed: {task.family} on {task.dataset}, fold {task.fold}: {progress.failure}"
-
-
-def left_in_words(seconds: float | None) -> str:
-    """How long is left, roughly; nothing where it isn't known."""
-    if seconds is None:
-        return ""
-    if seconds < 90:
-        return f"{max(round(seconds), 1)} s left"
-    return f"{round(seconds / 60)} min left"

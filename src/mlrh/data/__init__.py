@@ -2,6 +2,7 @@
 
 from mlrh.data._catalogue import load
 from mlrh.data._digits import load_digit_scenes
+from mlrh.data._parts import FileParts
 from mlrh.data._readers import FORMATS, Format, read, write
 from mlrh.data._sources import Source
 from mlrh.data.containers import DataError, MultilabelData, Schema
@@ -9,6 +10,7 @@ from mlrh.data.containers import DataError, MultilabelData, Schema
 __all__ = [
     "FORMATS",
     "DataError",
+    "FileParts",
     "Format",
     "MultilabelData",
     "Schema",

@@ -96,20 +96,18 @@ class JointClassifier(_targets.SetClassifier):
         _targets.check_every_label_known(form.classes, Y)
         problem = self._problem(X, Y, weights, support, form, noting)
         if not form.is_one_class_per_row:
-            _warn_where_undetermined(problem)
+            warn_where_undetermined(problem)
         return problem
 
-    def _problem(self, X, Y, weights, support, form, noting):
-        """The _Problem of checked rows; noting is a copy of this estimator that has validated their X."""
-        space = spaces.resolve(
-            self.label_space,
-            min_labels=self.min_labels,
-            max_labels=self.max_labels,
-            size_bias=self.size_bias,
-            set_bias_strength=self.set_bias_strength,
-            n_jobs=self.n_jobs,
-            sizes_of_y=ONE_CLASS[Y.shape[1] == 1] if form.is_one_class_per_row else None,
-        ).for_targets(Y, classes=form.classes, rows=support)
+    def _problem(self, X, Y, weights, support, form, noting, *, counts=None):
+        """The _Problem of checked rows; noting is a copy of this estimator that has validated their X.
+
+        counts says for how many rows each row of Y stands, None for itself.
+        """
+        try:
+            space = self._space_of(Y, form, counts).for_targets(Y, classes=form.classes, rows=support)
+        except ValueError as error:
+            raise error if counts is None else ValueError(f"{error} (Rows that are alike count once here.)") from None
         _check_space(space, form, Y)
         Y = space.completed(Y)
         space = space.with_jobs(self.n_jobs)
@@ -118,6 +116,22 @@ class JointClassifier(_targets.SetClassifier):
         noted = {name: vars(noting)[name] for name in NOTED_OF_X if name in vars(noting)}
         fitted_as = (noting.n_features_in_, form.classes.tolist(), *self._form_of_scores(support))
         return _Problem(X, Y, weights, support, form, space, noted, fitted_as)
+
+    def _space_of(self, Y, form, counts=None):
+        """An object whose `for_targets` gives the label space of training rows Y, by the parameters of this estimator.
+
+        counts are as for `_problem`.
+        """
+        return spaces.resolve(
+            self.label_space,
+            min_labels=self.min_labels,
+            max_labels=self.max_labels,
+            size_bias=self.size_bias,
+            set_bias_strength=self.set_bias_strength,
+            n_jobs=self.n_jobs,
+            sizes_of_y=ONE_CLASS[Y.shape[1] == 1] if form.is_one_class_per_row else None,
+            counts=counts,
+        )
 
     def predict_proba(self, X) -> np.ndarray:
         """Marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x) (n_samples, n_classes)."""
@@ -261,19 +275,29 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
     def _settle(self, problem, prepared, starts, *, metric_at=None, iterations=None, rows=None):
         """Solve and keep the result; returns a start for a fit with another C.
 
-        A fit that fails leaves the last one as it was. Starts are as for `_start`, metric_at as for `lbfgs`. With
-        warm_start, an interrupted fit is kept; the KeyboardInterrupt is raised either way. `iterations` reports every
-        iteration to the callbacks.
+        Starts are as for `_start`, metric_at as for `lbfgs`. `iterations` reports every iteration to the callbacks.
         """
         self._warn_of_rounding(prepared)
         problem = self._tuned(problem, prepared.design)
         objective = Objective(prepared.design, problem.space, problem.Y, **self._strengths)
+        return self._conclude(
+            problem, prepared, objective, starts, metric_at=metric_at, iterations=iterations, more=rows
+        )
+
+    def _conclude(self, problem, prepared, objective, starts, *, metric_at=None, iterations=None, more=None, tell=None):
+        """`_settle`, from the objective on; more are attributes to keep with the result, where it has no support_.
+
+        tell(iteration, value, share left) is called after every iteration, in place of what `verbose` prints.
+        A fit that fails leaves the last one as it was. With warm_start, an interrupted fit is kept; the
+        KeyboardInterrupt is raised either way.
+        """
         begin, is_interrupted = self._start(objective, problem, starts)
         if iterations is not None:
             iterations = iterations.showing(partial(self._attributes_at, problem, prepared, objective))
         solver = self._default_solver if self.solver == "auto" else self.solver
         limits = {"tol": self.tol, "max_iter": 0 if is_interrupted else self.max_iter}
-        solution = self._minimise(solver, objective, begin, **limits, iterations=iterations, metric_at=metric_at)
+        told = {"iterations": iterations, "tell": tell}
+        solution = self._minimise(solver, objective, begin, **limits, **told, metric_at=metric_at)
         if not is_interrupted:
             self._warn_unless_converged(solver, solution)
         coef, mean_score, bias = objective.split(objective.canonical(solution.parameters))
@@ -282,10 +306,10 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
         # Attributes that this fit may not have (as of another label space) must not be left over from the last one.
         of_space = self.label_space_.fitted_attributes() if hasattr(self, "label_space_") else {}
         without = {*NOTED_OF_X, *OF_PARTS, *of_space}
-        if rows is not None:
-            attributes.pop("support_")  # would number the rows kept, not those of any call
+        if more is not None:
+            attributes.pop("support_")  # would number rows that no call was given as such
             without.add("support_")
-        _whole_fit.keep(self, {**attributes, **of_solution, **(rows or {})}, without=without)
+        _whole_fit.keep(self, {**attributes, **of_solution, **(more or {})}, without=without)
         if is_interrupted or solution.interrupted:
             raise KeyboardInterrupt
         return coef, mean_score, self.label_space_
@@ -299,10 +323,13 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
         simpler, n_rows = problem.space.simpler(), len(problem.Y)
         if simpler is None or n_rows < N_TUNING_FOLDS:
             return problem
-        sample = np.random.RandomState(0).permutation(n_rows)[:MAX_TUNING_ROWS]
-        Y, weights = problem.Y[sample], problem.weights[sample]
+        sample = tuning_sample(n_rows)
+        return replace(problem, space=self._tuned_space(problem.space, design, sample, problem.Y[sample], n_rows))
+
+    def _tuned_space(self, space, design, sample, Y, n_rows):
+        """The space tuned on a sample of n_rows rows: their numbers in the design, and their label sets Y."""
         strengths = {name: value * len(sample) / n_rows for name, value in self._strengths.items()}
-        folds, every = [], design.of_rows(sample)
+        simpler, folds, every = space.simpler(), [], design.of_rows(sample)
         for number in range(N_TUNING_FOLDS):
             held_out = np.arange(len(sample)) % N_TUNING_FOLDS == number
             part = design.of_rows(sample[~held_out])
@@ -315,7 +342,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
             # The intercept is the score at the mean of the rows of a design, so it moves with that mean.
             scores = every.scores(coef, mean_score + (every.mean - part.mean) @ coef)
             folds.append((held_out, scores, objective.space_at(solution.parameters)))
-        return replace(problem, space=problem.space.tuned(Y, weights, folds))
+        return space.tuned(Y, every.weights, folds)
 
     def _attributes_at(self, problem, prepared, objective, parameters):
         """The fitted attributes if the fit ended at these parameters, by name."""
@@ -328,7 +355,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
         of_space = space.fitted_attributes()
         for name, value in of_space.items():
             if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-                of_space[name] = value.astype(prepared.design.X.dtype)
+                of_space[name] = value.astype(prepared.design.dtype)
         of_targets = {"_targets": problem.form, "classes_": problem.form.classes, "_fitted_as": problem.fitted_as}
         of_scores = self._attributes_of(prepared, coef, mean_score)
         return {
@@ -380,25 +407,26 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
             return np.array([_joined(objective, *start) for start in starts]), False
         if problem.is_complete:
             return objective.start(), False
-        coef, mean_score, is_interrupted = self._separate_fits(objective.design, problem.Y)
+        coef, mean_score, is_interrupted = self._separate_fits(objective.rows)
         return objective.start_from(coef, mean_score, np.zeros(objective.n_biases)), is_interrupted
 
-    def _separate_fits(self, design, Y):
+    def _separate_fits(self, rows):
         """Coefficients and mean scores of one logistic regression per label, fitted to its known entries."""
-        objective = Objective(design, IndependentLabels(Y.shape[1]), Y, **self._strengths)
+        space = IndependentLabels(len(rows.label_totals))
+        objective = Objective.over(rows.for_space(space), space, **self._strengths)
         limits = {"tol": max(self.tol, TOL_OF_STARTS), "max_iter": MAX_ITER_OF_STARTS}
         solution = self._minimise(self._default_solver, objective, objective.start(), **limits)
         coef, mean_score, _ = objective.split(solution.parameters)
         return coef, mean_score, solution.interrupted
 
-    def _minimise(self, solver, objective, start, *, tol, max_iter, iterations=None, metric_at=None):
+    def _minimise(self, solver, objective, start, *, tol, max_iter, iterations=None, metric_at=None, tell=None):
         """The Solution; an interrupt is raised at once unless warm_start asks to keep what was reached."""
         function = _function(solver)
         offered = dict(zip(solvers.OPTIONS, (self.mm_step, self.n_jobs, metric_at), strict=True))
         options = {option: offered[option] for option in getattr(function, "options", ())}
         if iterations is not None:
             iterations.begin(np.atleast_2d(start)[0])
-        report = self._report(_name(solver), iterations)
+        report = self._report(_name(solver), iterations, tell)
         solution = function(objective, start, tol=tol, max_iter=max_iter, report=report, **options)
         if not isinstance(solution, solvers.Solution):
             raise TypeError(f"A solver must return a Solution; {_name(solver)} returned a {type(solution).__name__}.")
@@ -417,13 +445,15 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
         stop = f"solver {_name(solver)!r} stopped after {solution.n_iter} iterations before reaching tol={self.tol:g}."
         warn(f"{stop} {remedy}", ConvergenceWarning)
 
-    def _report(self, name, iterations=None):
+    def _report(self, name, iterations=None, tell=None):
         """The function that a solver calls after each iteration: prints, tells callbacks, returns whether to stop."""
         if not self.verbose and iterations is None:
             return None
 
         def report(iteration, value, left, parameters):
-            if self.verbose:
+            if tell is not None:
+                tell(iteration, value, left)
+            elif self.verbose:
                 print(f"[{type(self).__name__}] {name} iteration {iteration}: objective {value:.8g}, left {left:.2g}")
             if iterations is None:
                 return False
@@ -457,6 +487,11 @@ def _name(solver):
     return getattr(solver, "__name__", repr(solver)) if callable(solver) else solver
 
 
+def tuning_sample(n_rows):
+    """Numbers of the rows on which a label space is tuned, in random order."""
+    return np.random.RandomState(0).permutation(n_rows)[:MAX_TUNING_ROWS]
+
+
 def _joined(objective, coef, mean_score, earlier_space):
     """Parameters from those of an earlier fit; its biases only if they belong to the same sets."""
     space = objective.space
@@ -464,7 +499,7 @@ def _joined(objective, coef, mean_score, earlier_space):
     return objective.start_from(coef, mean_score, bias)
 
 
-def _warn_where_undetermined(problem):
+def warn_where_undetermined(problem):
     """Warn once of all that has no finite optimum for these rows; light ridges in the objective keep it finite."""
     problems = [*_targets.constant_labels(problem.form.classes, problem.Y), *problem.space.undetermined(problem.Y)]
     if problems:

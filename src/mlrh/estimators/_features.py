@@ -60,10 +60,15 @@ def _outside(indices, n):
 
 def check_float32_sums(X, weights):
     """Raise a ValueError where sums of weights times features in float32 could leave its range."""
-    if X.dtype == np.float32 and _largest(X) * weights.sum() > LARGEST_FLOAT32_SUM:
+    check_float32_largest(X.dtype, _largest(X), weights.sum())
+
+
+def check_float32_largest(dtype, largest, total_weight):
+    """`check_float32_sums` for the largest magnitude of a feature of this type and the sum of the weights."""
+    if dtype == np.float32 and largest * total_weight > LARGEST_FLOAT32_SUM:
         raise ValueError(
             f"In float32, the largest feature times the sum of sample_weight must be at most {LARGEST_FLOAT32_SUM:g}; "
-            f"got {_largest(X):g} and {weights.sum():g}. Scale them, or convert X to float64."
+            f"got {largest:g} and {total_weight:g}. Scale them, or convert X to float64."
         )
 
 

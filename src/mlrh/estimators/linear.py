@@ -1,7 +1,8 @@
 """MLRHClassifier: scores that are linear in the features."""
 
+from contextlib import ExitStack
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral
 from typing import Any, Self
@@ -14,9 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 from mlrh import _sklearn
 from mlrh._indicators import UNKNOWN
 from mlrh._warnings import warn
-from mlrh.estimators import _features, _targets
-from mlrh.estimators._base import MLRHBase, check_strength
+from mlrh.estimators import _chunks, _features, _targets
+from mlrh.estimators._base import N_TUNING_FOLDS, MLRHBase, check_strength, tuning_sample, warn_where_undetermined
+from mlrh.fitting.checkpoint import Checkpoint, digest_of
 from mlrh.fitting.design import Design, GramRows, OrthogonalRows, row_space
+from mlrh.fitting.metric import needs_gram
+from mlrh.fitting.objective import Objective
+from mlrh.fitting.rows import RowsInChunks
 
 FEW_ROWS = 8  # up to so many sparse rows are multiplied one by one, which spares a copy of all coefficients
 MAX_BYTES = 2**28  # of the rows that partial_fit keeps: 256 MiB
@@ -75,9 +80,11 @@ class _KeptRows:
 
 
 def _has_one_C(model):
-    """True; an AttributeError says why a classifier that chooses C has no partial_fit."""
+    """True; an AttributeError says why a classifier that chooses C has no partial_fit and no fit_chunks."""
     if not hasattr(model, "C"):
-        raise AttributeError("partial_fit needs one C, and this class chooses it; use MLRHClassifier with that C.")
+        raise AttributeError(
+            "partial_fit and fit_chunks need one C, and this class chooses it; use MLRHClassifier with that C."
+        )
     return True
 
 
@@ -296,6 +303,89 @@ class MLRHClassifier(MLRHBase):
             _targets.check_same(self._targets, classes)
         return self._targets
 
+    @available_if(_has_one_C)
+    @_sklearn.fit_context(prefer_skip_nested_validation=True)
+    def fit_chunks(self, chunks, classes=None, *, checkpoint=None) -> Self:
+        """Fit to rows that need not fit into memory: the model is that of `fit` to all rows together.
+
+        The chunks are gone through once for each evaluation of the objective, and two or three times before: one looks
+        at all rows, one adds up what no coefficient changes. The next chunk is fetched by another thread meanwhile. In
+        memory are two chunks and what the solver needs, some 25 arrays as large as `coef_`, with dense features also
+        two square matrices of n_features rows.
+
+        Parameters
+        ----------
+        chunks : iterable, list of files, tuple of arrays, or function
+            * Anything that can be gone through again and again and gives tuples (X, Y) or (X, Y, weight), such as a
+              list of them or an object whose `__iter__` reads them. Not a generator, which can be gone through once.
+            * A function without arguments that returns an iterator of such tuples, such as a generator function.
+            * A list of files: Parquet, CSV, LIBSVM, ARFF or .npz (see `mlrh.data.FileParts`), also compressed with
+              gzip, or of tuples (X.npy, Y.npy) or (X.npy, Y.npy, weight.npy). Other files than .npy are read once and
+              kept as numbers in a temporary folder (in TMPDIR).
+            * One tuple of arrays (X, Y) or (X, Y, weight), for example memory-mapped ones, which is cut into chunks.
+
+            X dense or CSR, Y in the forms of `fit`, NaN where a label is unknown; each chunk in the same form.
+        classes : array-like, optional
+            All labels or classes, as for `partial_fit`. Needed where Y holds label sets or one class per row, and for
+            CSV and Parquet files, where they are the names of the label columns.
+        checkpoint : path, optional
+            A file to which the answer of each pass is added. The same call after the fit was killed goes on where it
+            was. A file of other rows or parameters is an error. It may be deleted after the fit.
+
+        Returns
+        -------
+        self
+            Without `support_`. With verbose=1 passes, the objective and the time left are shown.
+        """
+        self._check_penalty()
+        with _chunks.opened(chunks, classes) as source, _chunks.progress_of(self) as progress:
+            noting = copy(self)  # gets n_features_in_ and names: if this call fails, self keeps what it had
+            rows = _chunks.CheckedChunks(source, noting, progress)
+            look = rows.look()
+            problem = self._problem(None, look.Y, look.counts, look.places, look.form, noting, counts=look.counts)
+            if not look.form.is_one_class_per_row:
+                warn_where_undetermined(problem)
+            self._solve_chunks(problem, rows, look.features, checkpoint=checkpoint, progress=progress)
+        return self
+
+    def _solve_chunks(self, problem, chunks, features, *, checkpoint, progress):
+        """Fit to the chunks of a problem, of which the sums of features are known, and keep the result."""
+        problem = self._tuned_on_chunks(problem, chunks, features.n_samples)
+        with_gram = needs_gram(features, problem.space.operations_per_score, **self._strengths)
+        options = {"fit_intercept": self.fit_intercept, "with_gram": with_gram, "n_jobs": self.n_jobs}
+        with ExitStack() as stack:
+            if checkpoint is not None:
+                options["checkpoint"] = stack.enter_context(Checkpoint(checkpoint, self._described(problem, features)))
+            rows = RowsInChunks(chunks, features, problem.space, **options)
+            objective = Objective.over(rows, problem.space, **self._strengths)
+            prepared = _LinearPart(rows.design, rows.design, None)
+            is_warm = self.warm_start and getattr(self, "_fitted_as", None) == problem.fitted_as
+            earlier = self._earlier_scores(None) if is_warm else None
+            starts = () if earlier is None else ((*self._project(prepared, earlier), self.label_space_),)
+            self._conclude(problem, prepared, objective, starts, more={}, tell=progress.tell)
+
+    def _tuned_on_chunks(self, problem, chunks, n_rows):
+        """`_tuned`, by a pass that collects the sample of the rows."""
+        if problem.space.simpler() is None or n_rows < N_TUNING_FOLDS:
+            return problem
+        X, Y, weights = _chunks.sampled(chunks, tuning_sample(n_rows))
+        design = Design(X, weights, fit_intercept=self.fit_intercept, n_jobs=self.n_jobs)
+        space = self._tuned_space(problem.space, design, np.arange(len(Y)), problem.space.completed(Y), n_rows)
+        return replace(problem, space=space)
+
+    def _described(self, problem, features):
+        """What a fit to chunks is about, by name, each as a short text: a checkpoint is of use for nothing else."""
+        space, solver = problem.space, self.solver if isinstance(self.solver, str) else repr(self.solver)
+        sums = (features.total_weight, features.mean, features.squares, problem.weights)
+        return {
+            "the number of rows": str(features.n_samples),
+            "the number of features": str(features.n_features),
+            "the labels": digest_of(problem.form.classes),
+            "the label space": digest_of(type(space).__name__, repr(space.to_dict())),
+            "the sums of the features and of the label sets": digest_of(str(features.dtype), *sums),
+            "the parameters": repr((self.C, self.l1_ratio, self.fit_intercept, solver, self.mm_step, self.warm_start)),
+        }
+
     def largest_weights(self, n: int = 10, *, feature_names=None) -> dict[Any, list[tuple[str, float]]]:
         """The n weights of largest magnitude of each label: {label: [(feature, weight), ...]}.
 
@@ -341,7 +431,7 @@ class MLRHClassifier(MLRHBase):
 
     def _attributes_of(self, prepared, coef, mean_score):
         coef = coef if prepared.rows is None else prepared.rows.expand(coef)
-        dtype = prepared.outer.X.dtype
+        dtype = prepared.outer.dtype
         coef = np.ascontiguousarray(coef.T).astype(dtype)
         # From the coefficients as they are stored: in float32 their rounding error times a large mean would matter.
         return {"coef_": coef, "intercept_": (mean_score - coef @ prepared.outer.mean).astype(dtype)}

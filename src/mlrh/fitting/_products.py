@@ -49,6 +49,40 @@ def _multiply_sparse_rows(data, indices, starts, dense, result):
             entry += 1
 
 
+def multiply_sparse_transposed(matrix, dense, *, n_jobs=None):
+    """matrix.T @ dense, (n_columns of the matrix, n_columns of dense) in float64, without transposing the matrix.
+
+    For a matrix that is used once: transposing it would take about as long as the product.
+    """
+    dense = np.ascontiguousarray(dense, matrix.data.dtype)
+
+    def work(rows):
+        sums = np.zeros((matrix.shape[1], dense.shape[1]))
+        _add_sparse_transposed(
+            matrix.data, matrix.indices, matrix.indptr[rows.start : rows.stop + 1], dense[rows], sums
+        )
+        return sums
+
+    # Each block has sums of its own: enough entries to make filling and adding these cheap, and blocks that do not
+    # depend on the number of threads, so that the result doesn't either.
+    n_entries = max(TARGET_OPERATIONS // max(1, dense.shape[1]), 8 * matrix.shape[1])
+    rows_per_block = max(1, int(n_entries * matrix.shape[0] / max(1, matrix.nnz)))
+    parts = map_blocks(work, matrix.shape[0], rows_per_block=rows_per_block, n_jobs=n_jobs)
+    return sum(parts[1:], parts[0]) if parts else np.zeros((matrix.shape[1], dense.shape[1]))
+
+
+@kernel
+def _add_sparse_transposed(data, indices, starts, dense, sums):
+    """Add matrix.T @ dense; the row of dense stays in the cache while the sums of its entries are visited."""
+    n_columns = dense.shape[1]
+    for i in range(dense.shape[0]):
+        row = dense[i]
+        for entry in range(starts[i], starts[i + 1]):
+            value, total = data[entry], sums[indices[entry]]
+            for k in range(n_columns):
+                total[k] += value * row[k]
+
+
 TARGET_ENTRIES = 1_000_000  # of the large matrix in one block, for each vector of columns: under a millisecond
 
 

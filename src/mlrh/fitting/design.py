@@ -5,6 +5,9 @@ sparse ones implicitly. The intercept is then the mean score. Its curvature sepa
 and a large mean of a feature costs no digits.
 """
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 from scipy import linalg, sparse
 
@@ -39,8 +42,25 @@ class Design:
         self.is_shifted = bool(self.shift.any())
         self._n_jobs = n_jobs
         self._keep_gram, self._grams = keep_gram, {}
-        # Products with X' need its columns one after the other.
-        self._transposed = sparse.csr_array(self.X.T) if sparse.issparse(self.X) else None
+
+    @property
+    def dtype(self):
+        """The type of the features, float64 or float32."""
+        return self.X.dtype
+
+    @property
+    def is_sparse(self):
+        return sparse.issparse(self.X)
+
+    @property
+    def n_entries(self):
+        """Number of stored features of all rows."""
+        return self.X.nnz if self.is_sparse else self.X.size
+
+    @cached_property
+    def _transposed(self):
+        """X' of sparse features: products with it need the columns one after the other."""
+        return sparse.csr_array(self.X.T)
 
     def of_rows(self, rows):
         """The design of some rows, given by numbers."""
@@ -49,7 +69,7 @@ class Design:
 
     def scores(self, coef, intercept):
         """(X - mean) @ coef + intercept in the type of X; coef (n_features, n_labels), intercept (n_labels,)."""
-        if self._transposed is not None:
+        if self.is_sparse:
             scores = _products.multiply_sparse(self.X, coef, n_jobs=self._n_jobs)
         elif self._is_thin(coef):
             scores = _products.multiply_thin(self.X, coef, n_jobs=self._n_jobs)
@@ -67,9 +87,8 @@ class Design:
         They are (X - mean)' @ residuals, and the sum of the residuals over rows.
         """
         total = residuals.sum(axis=0, dtype=np.float64)
-        if self._transposed is not None:
-            products = _products.multiply_sparse(self._transposed, residuals, n_jobs=self._n_jobs)
-            coef = products.astype(np.float64, copy=False)
+        if self.is_sparse:
+            coef = self._transposed_product(residuals).astype(np.float64, copy=False)
         elif self._is_thin(residuals):
             coef = _products.multiply_thin_transposed(self.X, residuals, n_jobs=self._n_jobs)
         else:
@@ -77,6 +96,10 @@ class Design:
         if self.is_shifted:
             coef -= np.outer(self.shift, total)
         return coef, total if self.fit_intercept else np.zeros_like(total)
+
+    def _transposed_product(self, factor):
+        """X' @ factor of sparse features."""
+        return _products.multiply_sparse(self._transposed, factor, n_jobs=self._n_jobs)
 
     def _is_thin(self, factor):
         """Whether a product of dense features with this factor is faster by our own kernel than by BLAS.
@@ -116,7 +139,7 @@ class Design:
 
     def squared_norms_by_label(self, weights):
         """`squared_norms` (n_features, n_labels) for weights of rows (n_samples, n_labels), about the same mean."""
-        if self._transposed is None:
+        if not self.is_sparse:
             return np.maximum(np.einsum("ik,ij,ij->jk", weights, self.X, self.X, optimize=True), 0.0)
         squared = self._transposed.copy()
         squared.data = np.square(squared.data)
@@ -157,6 +180,157 @@ class Design:
         return largest.toarray().ravel() if sparse.issparse(largest) else np.asarray(largest)
 
 
+FAR = 4.0  # standard deviations of a mean from 0 from which on subtracting it implicitly would cost digits
+
+
+@dataclass(frozen=True)
+class FeatureSums:
+    """What one look at the features of all rows tells; the sums of two parts of the rows are joined by `plus`.
+
+    mean (n_features,) is weighted, and 0 without an intercept. squares (n_features,) are the weighted sums of squared
+    distances from it, largest (n_features,) the largest magnitudes.
+    """
+
+    n_samples: int
+    n_entries: int
+    is_sparse: bool
+    dtype: np.dtype
+    total_weight: float
+    mean: np.ndarray
+    squares: np.ndarray
+    largest: np.ndarray
+
+    @classmethod
+    def of(cls, design):
+        """The sums of a design that is a part of the rows, about its own mean."""
+        with np.errstate(over="ignore", invalid="ignore"):  # too large features are reported by `metric.check_squares`
+            squares = design.squared_norms()
+        sizes = (design.n_samples, design.n_entries, design.is_sparse, design.dtype)
+        return cls(*sizes, design.total_weight, design.mean, squares, design.largest_entries() + np.abs(design.mean))
+
+    def plus(self, other):
+        """The sums of both parts. The distance of their means adds to the squares, so that no digits cancel."""
+        total = self.total_weight + other.total_weight
+        share = other.total_weight / total
+        with np.errstate(over="ignore", invalid="ignore"):
+            gap = other.mean - self.mean
+            squares = self.squares + other.squares + self.total_weight * share * np.square(gap)
+        return FeatureSums(
+            n_samples=self.n_samples + other.n_samples,
+            n_entries=self.n_entries + other.n_entries,
+            is_sparse=self.is_sparse and other.is_sparse,
+            dtype=np.promote_types(self.dtype, other.dtype),
+            total_weight=total,
+            mean=self.mean + share * gap,
+            squares=squares,
+            largest=np.maximum(self.largest, other.largest),
+        )
+
+    @property
+    def n_features(self):
+        return len(self.mean)
+
+    @cached_property
+    def far(self):
+        """Columns whose mean lies so far from 0, in standard deviations, that it must be subtracted entry by entry."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.flatnonzero(np.square(self.mean) * self.total_weight > FAR**2 * self.squares)
+
+
+class PartOfDesign(Design):
+    """Features of some rows, about the mean of all rows, whose FeatureSums are `whole`; made anew in every pass.
+
+    So nothing is prepared that only repeated products would pay for. The mean is subtracted implicitly wherever that
+    costs no digits: dense features are then not copied.
+    """
+
+    def __init__(self, X, weights, whole, *, fit_intercept, n_jobs=None):
+        self.weights, self.fit_intercept, self.mean = weights, fit_intercept, whole.mean
+        self.n_samples, self.n_features = X.shape
+        self.n_leading, self.total_weight = self.n_features, weights.sum()
+        X = X.astype(whole.dtype, copy=False)
+        if sparse.issparse(X) and len(whole.far):
+            self.X, self.shift = _centre_columns(X, whole.mean, whole.far)
+        elif len(whole.far):
+            self.X, self.shift = (X - whole.mean).astype(X.dtype, copy=False), np.zeros(self.n_features)
+        else:
+            self.X, self.shift = X, whole.mean
+        self.is_shifted = bool(self.shift.any())
+        self._n_jobs, self._keep_gram, self._grams = n_jobs, False, {}
+
+    def _transposed_product(self, factor):
+        return _products.multiply_sparse_transposed(self.X, factor, n_jobs=self._n_jobs)
+
+    def squared_norms_by_label(self, weights):
+        """Sums (n_features, n_labels) of squares for weights of rows (n_samples, n_labels), about the mean of all."""
+        squares, along = (self._product_of(power, weights) for power in (2, 1))
+        # sum w (x - m)^2 = sum w x^2 + m (m sum w - 2 sum w x)
+        return squares + self.shift[:, None] * (np.outer(self.shift, weights.sum(axis=0)) - 2 * along)
+
+    def _product_of(self, power, factor):
+        """(X**power)' @ factor, (n_features, n_columns of the factor)."""
+        if not self.is_sparse:
+            return np.asarray((factor.T @ self.X**power).T, np.float64)
+        X = sparse.csr_array((self.X.data**power, self.X.indices, self.X.indptr), shape=self.X.shape, copy=False)
+        return _products.multiply_sparse_transposed(X, factor, n_jobs=self._n_jobs)
+
+    def _make_gram(self, X, shift):
+        if sparse.issparse(X):
+            rows = X.astype(np.float64, copy=False)
+            gram = (rows.T @ (sparse.diags_array(self.weights) @ rows)).toarray()
+        else:
+            gram = _dense_gram(X, self.weights)
+        if self.is_shifted:
+            # The mean is that of all rows, so that products with the sums of these rows are left.
+            along = np.asarray(self.weights @ X, np.float64)
+            crossed = np.outer(shift, along - 0.5 * self.total_weight * shift)
+            gram -= crossed + crossed.T
+        return gram
+
+
+class SummedDesign:
+    """What an objective and its solvers ask of the features of all rows, where these are known by sums alone.
+
+    gram_of_rows() is the sum of the parts' Gram matrices. It is asked for once, unless the matrix is given.
+    """
+
+    def __init__(self, whole, *, fit_intercept, gram=None, gram_of_rows=None):
+        self.fit_intercept, self._squares, self._largest = fit_intercept, whole.squares, whole.largest
+        self.n_samples, self.n_entries, self.is_sparse = whole.n_samples, whole.n_entries, whole.is_sparse
+        self.dtype, self.mean, self.total_weight = whole.dtype, whole.mean, whole.total_weight
+        self.n_features = self.n_leading = len(whole.mean)
+        self.shift = np.zeros(self.n_features)
+        self._gram, self._gram_of_rows = gram, gram_of_rows
+
+    def gram(self, n_columns=None):
+        """(X - mean)' diag(weights) (X - mean) of all columns, or the first ones; the caller may change it."""
+        if self._gram is None:
+            self._gram = self._gram_of_rows()
+        return self._gram[:n_columns, :n_columns].copy()
+
+    def squared_norms(self, weights=None):
+        """The diagonal of `gram`, (n_features,)."""
+        return self._squares.copy()
+
+    def largest_entries(self):
+        """At least the largest magnitude in each column, (n_features,)."""
+        return self._largest
+
+    @cached_property
+    def X(self):
+        """Rows that stand for all rows in a label's own quadratic model: mean 0, and the same second moments per row.
+
+        With a factor S'S = gram / total_weight they are sqrt(n) S and -sqrt(n) S for the n rows of S. Where gram is too
+        large to factorise, only its diagonal is matched.
+        """
+        if self.n_features > MAX_STAND_INS:
+            half = sparse.diags_array(np.sqrt(self.n_features * self._squares / self.total_weight), format="csr")
+            return sparse.vstack([half, -half], format="csr")
+        rows = GramFeatures(self.gram() / self.total_weight).features.T
+        half = np.sqrt(max(len(rows), 1)) * rows if len(rows) else np.zeros((1, self.n_features))
+        return np.concatenate([half, -half])
+
+
 def _dense_gram(X, weights):
     """X' diag(weights) X in float64; BLAS does half of the work, since both factors are the same."""
     # In blocks of 4,096 rows where a float64 or weighted copy is needed: the copy stays small.
@@ -181,8 +355,11 @@ def _centre_full_columns(X, mean):
     """
     n_stored = np.bincount(X.indices[X.data != 0], minlength=X.shape[1])
     full = np.flatnonzero(n_stored >= 0.999 * X.shape[0])
-    if len(full) == 0:
-        return X, mean
+    return (X, mean) if len(full) == 0 else _centre_columns(X, mean, full)
+
+
+def _centre_columns(X, mean, full):
+    """A sparse X with the columns `full` centred, and the means (n_features,) of the others, still to subtract."""
     rest = np.setdiff1d(np.arange(X.shape[1]), full)
     centred = sparse.csr_array((X[:, full].toarray() - mean[full]).astype(X.dtype))
     order = np.argsort(np.concatenate([rest, full]), kind="stable")
@@ -192,6 +369,7 @@ def _centre_full_columns(X, mean):
     return joined, shift
 
 
+MAX_STAND_INS = 2000  # features up to which a label's own model of summed rows knows their correlations (4000 rows)
 MAX_DENSE = 40_000_000  # entries of a matrix that may be made dense: 320 MB
 MAX_NOISE = 1e-8  # error of scores that rounding in products of rows may cause: far below what a fit resolves
 

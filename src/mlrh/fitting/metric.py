@@ -7,7 +7,7 @@ labels or one for each. They precondition solvers, and measure gradients for the
 from copy import copy
 
 import numpy as np
-from scipy import linalg, sparse
+from scipy import linalg
 
 MAX_INVERTED = 512  # features up to which the inverse soon pays: a product with it is several times faster than a solve
 MAX_OWN = 300  # features up to which a matrix for each label soon pays
@@ -31,8 +31,15 @@ def diagonal_pays(design, operations_per_score):
     The rest is products with sparse features and operations_per_score operations for each score. Sparse features are
     rarely so alike that the diagonal needs many more iterations; but where a full matrix costs little, it is used.
     """
-    rest = design.X.nnz + design.n_samples * operations_per_score if sparse.issparse(design.X) else np.inf
+    rest = design.n_entries + design.n_samples * operations_per_score if design.is_sparse else np.inf
     return design.n_features**2 > rest
+
+
+def needs_gram(design, operations_per_score, *, alpha, l1):
+    """Whether a fit by the default solver will ask for the Gram matrix of the features."""
+    if design.n_features > MAX_FACTORED:
+        return False
+    return l1 > 0 or alpha == 0 or not diagonal_pays(design, operations_per_score)
 
 
 class CoefficientMetric:
@@ -55,7 +62,7 @@ class CoefficientMetric:
         matrix *= curvature
         matrix[np.diag_indices_from(matrix)] += alpha
         self._scale = _scale_to_ones(matrix)
-        self._factor = _factor(matrix, np.finfo(design.X.dtype).eps)
+        self._factor = _factor(matrix, np.finfo(design.dtype).eps)
         self._inverse = _inverse(self._factor[0])
         self._scale_behind = np.sqrt(reciprocals(curvature * behind + alpha))[:, None]
 
@@ -102,7 +109,7 @@ class LabelMetric:
             matrix = design.gram_with(own)
             matrix[np.diag_indices_from(matrix)] += alpha
             scale = _scale_to_ones(matrix)
-            found = _inverse(_factor(matrix, np.finfo(design.X.dtype).eps)[0])
+            found = _inverse(_factor(matrix, np.finfo(design.dtype).eps)[0])
             if found is None:
                 return None
             inverse[:] = scale * found * scale.T

@@ -20,7 +20,7 @@ biases if they are learned. "undetermined" is a light ridge on what the data may
 from functools import cached_property
 
 import numpy as np
-from scipy import linalg, sparse, special
+from scipy import linalg, special
 
 from mlrh.fitting.metric import (
     MAX_FACTORED,
@@ -51,8 +51,18 @@ class Objective:
     """
 
     def __init__(self, design, space, Y, *, alpha, l1=0.0):
-        self.design, self.space, self.alpha, self.l1 = design, space, alpha, l1
-        self.rows = RowsInMemory(design, space, Y)
+        self._begin(RowsInMemory(design, space, Y), space, alpha, l1)
+
+    @classmethod
+    def over(cls, rows, space, *, alpha, l1=0.0):
+        """The objective of any Rows, which need not lie in memory; the space is that of the rows."""
+        objective = cls.__new__(cls)
+        objective._begin(rows, space, alpha, l1)
+        return objective
+
+    def _begin(self, rows, space, alpha, l1):
+        self.rows, self.design, self.space, self.alpha, self.l1 = rows, rows.design, space, alpha, l1
+        design = self.design
         self.n_labels = space.n_labels
         self.n_biases = space.n_biases if space.learns_bias else 0
         # Without an intercept nothing absorbs a bias that grows with the size: only the constant is left out.
@@ -72,7 +82,7 @@ class Objective:
     @property
     def n_operations(self):
         """Number of operations of one product with the features."""
-        return 2 * self.design.X.size * self.n_labels
+        return 2 * self.design.n_entries * self.n_labels
 
     def rounding_error(self, parameters, value):
         """Expected rounding error of a value.
@@ -82,7 +92,7 @@ class Objective:
         """
         coef, intercept, _ = self.split(parameters)
         terms = abs(value) + self.scale + abs(self.rows.score_of_truth(coef, intercept))
-        return 4 * float(np.finfo(self.design.X.dtype).eps) * terms
+        return 4 * float(np.finfo(self.design.dtype).eps) * terms
 
     def split(self, parameters):
         """coef (n_features, n_labels), intercept (n_labels,) and biases (n_biases,), as views of the parameters."""
@@ -132,7 +142,7 @@ class Objective:
         return self._penalised(parameters, self.rows.loss_and_gradient(*self._at(parameters)))
 
     def with_curvatures(self, parameters):
-        """value_and_gradient, then curvatures of scores, misfit and curvatures of biases (see `RowsInMemory`)."""
+        """value_and_gradient, then curvatures of scores, misfit and curvatures of biases (see `Rows`)."""
         sums, (variances, misfit, bias_mean) = self.rows.with_curvatures(*self._at(parameters))
         return *self._penalised(parameters, sums), variances, misfit, self._biases(bias_mean)
 
@@ -248,7 +258,7 @@ class Objective:
     def renews_cheaply(self):
         """Whether a metric at other parameters costs no more than a few evaluations."""
         # For sparse features only the diagonals are renewed, see _metric_at.
-        return self.alpha > 0 and sparse.issparse(self.design.X)
+        return self.alpha > 0 and self.design.is_sparse
 
     @cached_property
     def _usual_metric(self):
@@ -266,14 +276,22 @@ class Objective:
         Dense features get a matrix for each label, or one for all labels. Sparse features keep the correlations of the
         usual metric and get new diagonals for each label.
         """
-        curvatures = self.rows.curvatures(*self._at(parameters))
-        of_intercept = curvatures.sum(axis=0, dtype=np.float64)
-        return self._solver(self._coefficients_with(curvatures), of_intercept, self._bias_curvatures())
+        place = self._at(parameters)
+        if self._renews_diagonals:
+            squares, of_intercept = self.rows.diagonal_curvatures(*place)
+            coefficients = self._usual_metric.with_diagonals(squares + self.alpha)
+        else:
+            curvatures = self.rows.curvatures(*place)
+            coefficients, of_intercept = self._coefficients_with(curvatures), curvatures.sum(axis=0, dtype=np.float64)
+        return self._solver(coefficients, of_intercept, self._bias_curvatures())
+
+    @property
+    def _renews_diagonals(self):
+        """Whether `_metric_at` renews diagonals only: other matrices need few dense features, and rows at hand."""
+        return self.design.is_sparse or self.design.n_features > MAX_FACTORED or not self.rows.are_at_hand
 
     def _coefficients_with(self, curvatures):
         """The metric of coefficients for curvatures (n_samples, n_labels) of the scores."""
-        if sparse.issparse(self.design.X) or self.design.n_features > MAX_FACTORED:
-            return self._usual_metric.with_diagonals(self.design.squared_norms_by_label(curvatures) + self.alpha)
         if LabelMetric.pays(self.design, self.n_labels):
             own = LabelMetric.at(self.design, curvatures=curvatures, alpha=self.alpha)
             if own is not None:

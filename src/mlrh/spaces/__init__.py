@@ -36,11 +36,13 @@ def resolve(
     set_bias_strength="auto",
     n_jobs=None,
     sizes_of_y=None,
+    counts=None,
 ):
     """An object whose `for_targets` gives the label space of training rows, from the parameters of an estimator.
 
     label_space is a name or an instance. sizes_of_y, a pair, replaces the limits of a space that is given by name: a y
-    with one class per row has the sizes (1, 1).
+    with one class per row has the sizes (1, 1). counts (n_samples,) says for how many training rows each row of Y
+    stands that `for_targets` will be given; None: for itself.
     """
     limits = (min_labels, max_labels) if sizes_of_y is None else sizes_of_y
     if label_space == "cardinality":
@@ -48,7 +50,7 @@ def resolve(
     if label_space == "observed":
         return SetsOfTraining(*limits)
     if label_space == "open":
-        return SeenSetsOfTraining(limits[0], limits[1], set_bias_strength, n_jobs)
+        return SeenSetsOfTraining(limits[0], limits[1], set_bias_strength, n_jobs, counts)
     if (min_labels, max_labels, size_bias, set_bias_strength) != ("auto", "auto", False, "auto"):
         raise ValueError(
             "min_labels, max_labels, size_bias and set_bias_strength belong to the label spaces that are given by "

@@ -66,6 +66,13 @@ class LabelSpace(ABC):
         row that agrees with no set of the space is a ValueError that names it (`check_targets` raises it).
         """
 
+    def target_kinds(self, Y):
+        """An array with a row for each row of Y: `for_targets` and `undetermined` need one row of each kind only.
+
+        Rows of Y are of one kind where the rows of this array are equal. The default is Y itself.
+        """
+        return Y
+
     @abstractmethod
     def with_bias(self, bias) -> "LabelSpace":
         """The same space with other biases (n_biases,); what is known of rows may be left out (see `rebiased`)."""

@@ -71,6 +71,10 @@ class CardinalitySpace(LabelSpace):
         check_sizes(Y, self.min_labels, self.max_labels, rows)
         return self
 
+    def target_kinds(self, Y):
+        """The smallest and the largest number of labels that each row of Y may have."""
+        return np.stack(_size_ranges(Y), axis=1)
+
     def to_dict(self):
         values = {"n_labels": self.n_labels, "min_labels": self.min_labels, "max_labels": self.max_labels}
         return {**values, "size_bias": self.size_bias, "learn_bias": self.learns_bias}
@@ -294,6 +298,9 @@ class SizesOfTraining:
     def for_targets(self, Y, *, classes, rows=None):
         sizes = training_sizes(Y, self.min_labels, self.max_labels, rows)
         return CardinalitySpace(Y.shape[1], *sizes, learn_bias=self.learn_bias, n_jobs=self.n_jobs)
+
+    def target_kinds(self, Y):
+        return np.stack(_size_ranges(Y), axis=1)
 
 
 def training_sizes(Y, min_labels, max_labels, rows=None):

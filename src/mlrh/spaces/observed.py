@@ -343,6 +343,9 @@ class SetsOfTraining:
             )
         return space
 
+    def target_kinds(self, Y):
+        return Y
+
 
 def distinct_sets(Y):
     """The distinct rows of Y, smaller sets first, then lower labels; and the index of each row of Y among them."""

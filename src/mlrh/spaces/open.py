@@ -687,31 +687,42 @@ class _SeenSets:
 
 @dataclass(frozen=True)
 class SeenSetsOfTraining:
-    """`label_space="open"`: sizes of the training rows, or given ones, and the most frequent sets of complete rows."""
+    """`label_space="open"`: sizes of the training rows, or given ones, and the most frequent sets of complete rows.
+
+    counts (n_samples,) says for how many rows each row of Y stands; None: for itself.
+    """
 
     min_labels: Any = "auto"
     max_labels: Any = "auto"
     set_bias_strength: Any = "auto"
     n_jobs: int | None = None
+    counts: np.ndarray | None = None
 
     def for_targets(self, Y, *, classes, rows=None):
         smallest, largest = training_sizes(Y, self.min_labels, self.max_labels, rows)
-        complete = Y[(Y != UNKNOWN).all(axis=1)]
+        complete = (Y != UNKNOWN).all(axis=1)
+        sets = _most_frequent_sets(Y[complete], None if self.counts is None else self.counts[complete])
         options = {"set_bias_strength": self.set_bias_strength, "n_jobs": self.n_jobs}
-        return OpenSpace(Y.shape[1], smallest, largest, _most_frequent_sets(complete), **options)
+        return OpenSpace(Y.shape[1], smallest, largest, sets, **options)
+
+    def target_kinds(self, Y):
+        return Y
 
 
-def _most_frequent_sets(Y):
-    """The distinct rows of Y, smaller sets first; of too many only the MAX_SETS most frequent ones, with a warning."""
+def _most_frequent_sets(Y, counts=None):
+    """The distinct rows of Y, smaller sets first; of too many only the MAX_SETS most frequent ones, with a warning.
+
+    counts (n_samples,) says how often each row of Y counts, by default once.
+    """
     sets, place = distinct_sets(Y)
     if len(sets) <= MAX_SETS:
         return sets
-    counts = np.bincount(place)
+    counts = np.bincount(place, weights=counts)
     # Ties go to the smaller set.
     kept = np.sort(np.argsort(-counts, kind="stable")[:MAX_SETS])
     warn(
         f"Training shows {len(sets):,} different label sets. Only the {MAX_SETS:,} most frequent ones, those of "
-        f"{counts[kept].sum() / len(Y):.0%} of the rows, get a bias of their own; all sets stay possible."
+        f"{counts[kept].sum() / counts.sum():.0%} of the rows, get a bias of their own; all sets stay possible."
     )
     return sets[kept]
 

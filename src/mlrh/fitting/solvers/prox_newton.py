@@ -100,7 +100,7 @@ class _Fit:
             self.squares = design.squared_norms()
         check_squares(self.squares, design)
         # A feature whose variation is only rounding error of its mean is left at 0.
-        rounding = 8 * np.finfo(design.X.dtype).eps * np.abs(design.mean)
+        rounding = 8 * np.finfo(design.dtype).eps * np.abs(design.mean)
         self.varies = self.squares > design.total_weight * rounding**2
         self.stretch, self.caution, self.last_decrease = 1.0, 1.0, np.inf
 
@@ -307,7 +307,7 @@ class Faces:
         members = [np.flatnonzero(free[:, k]) for k in range(len(shares))]
         # Nothing where factors would cost too much: the diagonal then serves all coefficients.
         work = sum(len(m) ** 3 for m in members)
-        if design.n_features > MAX_FACTORED or work > MAX_WORK * design.X.size * len(shares):
+        if design.n_features > MAX_FACTORED or work > MAX_WORK * design.n_entries * len(shares):
             return []
         if self._gram is None:
             self._gram = design.gram()

@@ -1,0 +1,415 @@
+"""Chunks of rows at the border: any source of them as checked rows, pass after pass, and the first look at all of them.
+
+A source is gone through once for each evaluation of the objective. Everything is checked in the first pass; later ones
+only make sure that they are given as many rows, in arrays of the same shape.
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import zip_longest
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from scipy import sparse
+
+from mlrh import _sklearn
+from mlrh._indicators import UNKNOWN
+from mlrh._words import left_in_words
+from mlrh.data import FileParts
+from mlrh.estimators import _features, _targets
+from mlrh.estimators._base import check_strength
+from mlrh.fitting.design import Design, FeatureSums
+from mlrh.fitting.rows import ahead, blocks_of, rows_of
+
+CHUNK_BYTES = 2**24  # of the chunks into which arrays are cut: 16 MiB, a few milliseconds of work
+PAGE = 4096  # bytes of memory that are read from a mapped file at once, or a part of them
+
+
+@contextmanager
+def opened(chunks, classes) -> Iterator["Source"]:
+    """The Source of what `fit_chunks` is given; see there."""
+    with ExitStack() as stack:
+        if isinstance(chunks, str | PathLike):
+            raise ValueError(f"chunks must be a list of files, not one path; give sorted(glob.glob({str(chunks)!r})).")
+        if _are_files(chunks):
+            files = stack.enter_context(FileParts(chunks, classes))
+            names = files.label_names if classes is None else classes
+            yield Source(lambda: iter(files), names, files.name)
+        elif _are_arrays(chunks):
+            yield Source(lambda: _cut(*chunks), classes)
+        elif callable(chunks):
+            yield Source(lambda: _checked_iterator(chunks()), classes)
+        else:
+            yield Source(lambda: _checked_iterable(chunks), classes)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Parts (X, y) or (X, y, weight), from the function `begin` at every pass; the names of the labels, if given."""
+
+    begin: Callable[[], Iterator]
+    classes: Any = None
+    name: Callable[[int], str] = "chunk {}".format
+
+    def __iter__(self):
+        """Yields (X, y, weight or None) of each part, with the pages of mapped files in memory."""
+        is_empty = True
+        for part in self.begin():
+            is_empty = False
+            if not isinstance(part, tuple | list) or len(part) not in (2, 3):
+                raise ValueError(f"Each chunk must be a tuple (X, Y) or (X, Y, weight); got a {type(part).__name__}.")
+            X, y, weight = (*part, None)[:3]
+            _touch(X)
+            yield X, y, weight
+        if is_empty:
+            raise ValueError(
+                "chunks must give at least one chunk in every pass; they gave none. If it is a function, it must "
+                "return a new iterator at each call."
+            )
+
+
+def _are_files(chunks):
+    """Whether chunks is a list of paths, or of tuples of paths."""
+    if not isinstance(chunks, list | tuple) or not chunks:
+        return False
+    first = chunks[0][0] if isinstance(chunks[0], tuple) and chunks[0] else chunks[0]
+    return isinstance(first, str | PathLike)
+
+
+def _are_arrays(chunks):
+    return isinstance(chunks, tuple) and len(chunks) in (2, 3) and getattr(chunks[0], "ndim", 0) == 2
+
+
+def _checked_iterable(chunks):
+    if not isinstance(chunks, Iterable):
+        raise ValueError(f"chunks must be an iterable of (X, Y), files, arrays or a function; got {chunks!r}.")
+    iterator = iter(chunks)
+    if iterator is chunks:
+        raise ValueError(
+            f"chunks must be such that one can go through them again and again; a {type(chunks).__name__} can be gone "
+            "through once. Give the function that makes it instead."
+        )
+    return iterator
+
+
+def _checked_iterator(made):
+    if not isinstance(made, Iterable):
+        raise ValueError(f"The function given as chunks must return an iterator of (X, Y); it returned {made!r}.")
+    return iter(made)
+
+
+def _cut(X, y, weight=None):
+    """Slices of arrays, as views."""
+    n_rows = X.shape[0]
+    _targets.check_same_length(X, y)
+    entries = X.nnz if sparse.issparse(X) else X.size
+    step = max(1, int(CHUNK_BYTES * n_rows / max(8 * entries, 1)))
+    for start in range(0, n_rows, step):
+        rows = slice(start, min(start + step, n_rows))
+        yield rows_of(X, rows), y[rows], None if weight is None else weight[rows]
+
+
+def _touch(X):
+    """Read a byte of each page of a mapped array, so that the thread that works on it need not wait for the disk."""
+    for array in (X.data, X.indices) if sparse.issparse(X) else (X,):
+        if isinstance(array, np.memmap) and array.flags.c_contiguous and array.size:
+            array.reshape(-1).view(np.uint8)[::PAGE].max()
+
+
+class CheckedChunks:
+    """The rows of a source that count, as `RowsInChunks` takes them: (X, Y, weights) of each chunk.
+
+    `look` comes first, once. The model, a copy that notes names and number of the features, checks X.
+    """
+
+    def __init__(self, source, model, progress):
+        self._source, self._model, self._progress = source, model, progress
+        self._sizes: list[int] = []  # rows of each chunk
+        self._form: Any = None
+        self._kept_form: Any = None
+
+    def look(self) -> "Look":
+        """What one pass tells of all rows."""
+        whole: Any = None
+        kinds: Any = None
+        self._progress.begin()
+        for number, (X, y, weight) in enumerate(ahead(self._source)):
+            self._sizes.append(X.shape[0])
+            if X.shape[0] == 0:
+                continue
+            with self._naming(number):
+                X, Y, weights = self._first_checks(X, y, weight)
+                kinds = kinds or _Kinds(self._model._space_of(Y, self._form))
+                support = _support(Y, weights)
+                if len(support):
+                    if len(support) < len(Y):
+                        X, Y, weights = X[support], Y[support], weights[support]
+                    whole = _plus_sums(whole, X, weights, Y.shape[1], self._model.fit_intercept)
+                    kinds.add(Y, number, support)
+        _targets.check_any([] if whole is None else kinds.pairs)
+        _features.check_float32_largest(whole.dtype, whole.largest.max(), whole.total_weight)
+        form, Y = self._form, kinds.Y
+        if isinstance(self._model.label_space, str):  # an instance says how many labels there are, seen or not
+            form, Y = form.seen_in(Y)
+        _targets.check_every_label_known(form.classes, Y)
+        self._kept_form, self._progress.n_rows = form, sum(self._sizes)
+        return Look(whole, form, Y, Places(kinds.pairs, self._source.name), kinds.counts)
+
+    def __iter__(self):
+        done = 0
+        absent: Any = object()
+        self._progress.begin()
+        for number, (size, part) in enumerate(zip_longest(self._sizes, self._source, fillvalue=absent)):
+            if size is absent or part is absent or part[0].shape[0] != size:
+                found = "is not there" if part is absent else f"has {part[0].shape[0]} rows"
+                before = "was not there" if size is absent else f"had {size} rows"
+                raise ValueError(
+                    f"chunks must give the same rows in every pass; {self._source.name(number)} {found} and {before} "
+                    "in the first pass."
+                )
+            if size:
+                with self._naming(number):
+                    yield from self._again(*part)
+            done += size
+            self._progress.advance(done)
+
+    def _first_checks(self, X, y, weight):
+        is_first = self._form is None
+        X = _features.validated(self._model, X, reset=is_first)
+        if is_first:
+            self._form = _form_of(y, self._source.classes)
+        Y = self._form.indicator(y, partly_known=True)
+        _targets.check_same_length(X, Y)
+        weights = _weights(weight, Y)
+        check_strength(self._model.C, weights, X.dtype)
+        return X, Y, weights
+
+    def _again(self, X, y, weight):
+        """Yields the rows of a chunk that was checked in the first pass, unless none counts."""
+        is_plain = (sparse.issparse(X) and X.format == "csr") or isinstance(X, np.ndarray)
+        if is_plain and X.dtype in (np.float64, np.float32):
+            _features.check(X)  # compiled code trusts the indices of a sparse matrix
+            X = X if sparse.issparse(X) else np.asarray(X)
+        else:
+            X = _features.validated(self._model, X, reset=False)
+        Y, weights = self._form.indicator(y, partly_known=True), _weights(weight, X)
+        support = _support(Y, weights)
+        if len(support) == 0:
+            return
+        if len(support) < len(Y):
+            X, Y, weights = X[support], Y[support], weights[support]
+        yield X, _in_form(self._form, self._kept_form, Y), weights
+
+    @contextmanager
+    def _naming(self, number):
+        """A ValueError in the block begins with the name of the chunk."""
+        try:
+            yield
+        except ValueError as error:
+            name = self._source.name(number)
+            if str(error).startswith(name):
+                raise
+            raise ValueError(f"{name}: {error}") from error
+
+
+def sampled(chunks, numbers):
+    """X, Y and weights of the rows with these numbers, counted over all chunks, in the order of the numbers."""
+    order, begin, parts = np.argsort(numbers), 0, []
+    ascending = numbers[order]
+    for X, Y, weights in ahead(chunks):
+        first, last = np.searchsorted(ascending, [begin, begin + len(Y)])
+        own = ascending[first:last] - begin
+        parts.append((X[own], Y[own], weights[own]))
+        begin += len(Y)
+    X, Y, weights = zip(*parts, strict=True)
+    all_sparse = all(map(sparse.issparse, X))
+    stacked = sparse.vstack(X, format="csr") if all_sparse else np.concatenate([_dense(part) for part in X])
+    back = np.argsort(order)
+    return stacked[back], np.concatenate(Y)[back], np.concatenate(weights)[back]
+
+
+def _dense(X):
+    return X.toarray() if sparse.issparse(X) else X
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the first pass tells: sums of the features, the form of y, and one row of Y of each kind."""
+
+    features: FeatureSums
+    form: Any
+    Y: np.ndarray
+    places: "Places"
+    counts: np.ndarray  # how many rows each row of Y stands for
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where rows are, for messages: pairs of chunk and row as "row of chunk"."""
+
+    pairs: list[tuple[int, int]]
+    name: Callable[[int], str]
+
+    def __getitem__(self, i):
+        chunk, row = self.pairs[i]
+        return f"{row} of {self.name(chunk)}"
+
+
+class _Kinds:
+    """One row of Y of each kind that a label space tells apart, and rows that show each label present and absent."""
+
+    def __init__(self, space):
+        self._space = space
+        self._index: dict[bytes, int] = {}
+        self._rows: list[np.ndarray] = []
+        self._counts: list[int] = []
+        self.pairs: list[tuple[int, int]] = []
+        self._shown: Any = np.zeros((2, 1), bool)
+
+    def add(self, Y, chunk, numbers):
+        """Count the rows Y, which have these numbers within a chunk."""
+        kinds = np.ascontiguousarray(self._space.target_kinds(Y))
+        _, first, counts = np.unique(kinds, axis=0, return_index=True, return_counts=True)
+        for i, count in sorted(zip(first.tolist(), counts.tolist(), strict=True)):
+            key = kinds[i].tobytes()
+            if key not in self._index:
+                self._index[key] = self._keep(Y[i], (chunk, int(numbers[i])))
+            self._counts[self._index[key]] += count
+        for value in (0, 1):
+            for label in np.flatnonzero((value == Y).any(axis=0) & ~self._shown[value]):
+                if not self._shown[value, label]:
+                    i = int(np.argmax(Y[:, label] == value))
+                    self._keep(Y[i], (chunk, int(numbers[i])))
+
+    def _keep(self, row, pair):
+        self._rows.append(row.copy())
+        self._counts.append(0)
+        self.pairs.append(pair)
+        self._shown = self._shown | np.array([row == 0, row == 1])
+        return len(self._rows) - 1
+
+    @property
+    def Y(self):
+        return np.stack(self._rows)
+
+    @property
+    def counts(self):
+        return np.array(self._counts, np.float64)
+
+
+def _form_of(y, classes):
+    """The form of y that all chunks have, by the first one; classes are as for `fit_chunks`."""
+    if classes is not None:
+        return _targets.declared(y, classes)
+    form = None if getattr(y, "ndim", 2) == 1 else _targets.encode(y, partly_known=True)[0]
+    if form is None or form.kind in ("sets", "classes"):
+        raise ValueError(
+            "classes must be given where Y is no indicator matrix: all labels of the label sets, or all classes, that "
+            "any chunk holds."
+        )
+    return form
+
+
+def _in_form(form, kept, Y):
+    """Y in the form without the classes, or labels of sets, that no row has."""
+    if len(form.classes) == len(kept.classes):
+        return Y
+    if form.is_one_class_per_row:
+        return kept.indicator(form.decode(Y))
+    return np.ascontiguousarray(Y[:, np.isin(form.classes, kept.classes)])
+
+
+def _weights(weight, Y):
+    if weight is None:
+        return np.ones(Y.shape[0])
+    return _sklearn.check_sample_weight(
+        weight, Y, dtype=np.float64, ensure_non_negative=True, allow_all_zero_weights=True
+    )
+
+
+def _support(Y, weights):
+    """Numbers of the rows that count: of positive weight, with a label that is known."""
+    return np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
+
+
+def _plus_sums(whole, X, weights, n_labels, fit_intercept):
+    """The sums of the features so far, None at first, and of more rows."""
+    for block in blocks_of(X, n_labels):
+        part = FeatureSums.of(Design(rows_of(X, block), weights[block], fit_intercept=fit_intercept))
+        whole = part if whole is None else whole.plus(part)
+    return whole
+
+
+class Silent:
+    """The progress of a fit that nobody wants to see."""
+
+    n_rows = 0
+
+    def begin(self):
+        """A pass begins."""
+
+    def advance(self, n_rows):
+        """The pass has come to this row."""
+
+    def tell(self, iteration, value, left):
+        """The solver has made an iteration; left is the decrease left, in units of tol."""
+
+
+class Told(Silent):
+    """Passes, objective and time left: a bar on a terminal, a line per iteration elsewhere."""
+
+    def __init__(self, name, tol, bar=None):
+        self._name, self._tol, self._bar = name, tol, bar
+        self._n_passes, self._value = 0, ""
+        self._reached: deque = deque(maxlen=5)  # times and decreases left of the last iterations
+        self._task = None if bar is None else bar.add_task("", total=None, value="", left="")
+
+    def begin(self):
+        self._n_passes += 1
+        if self._bar is not None:
+            self._bar.update(self._task, description=f"pass {self._n_passes}", completed=0, total=self.n_rows or None)
+
+    def advance(self, n_rows):
+        if self._bar is not None:
+            self._bar.update(self._task, completed=n_rows)
+
+    def tell(self, iteration, value, left):
+        self._reached.append((time.monotonic(), left))
+        words = left_in_words(seconds_left(self._reached, self._tol))
+        if self._bar is not None:
+            self._bar.update(self._task, value=f"objective {value:.8g}", left=words)
+        else:
+            what = f"iteration {iteration}, pass {self._n_passes}: objective {value:.8g}, left {left:.2g}"
+            print(f"[{self._name}] {what}{', ' if words else ''}{words}")
+
+
+def seconds_left(reached, tol) -> float | None:
+    """How long the decrease left takes to fall to tol, if it goes on as it did; None where it doesn't fall.
+
+    reached are pairs of times and decreases left.
+    """
+    (begin, first), (end, last) = reached[0], reached[-1]
+    if not first > last > 0 or tol <= 0:
+        return None
+    return max(np.log(last / tol), 0.0) * (end - begin) / np.log(first / last)
+
+
+@contextmanager
+def progress_of(model) -> Iterator[Silent]:
+    """The progress of a fit, shown as its `verbose` asks for."""
+    name = type(model).__name__
+    if not model.verbose:
+        yield Silent()
+    elif not sys.stdout.isatty():
+        yield Told(name, model.tol)
+    else:
+        columns = (TextColumn(name), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+        fields = (TextColumn("{task.fields[value]}"), TextColumn("{task.fields[left]}"))
+        with Progress(*columns, *fields) as bar:
+            yield Told(name, model.tol, bar)

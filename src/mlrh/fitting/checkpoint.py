@@ -1,0 +1,133 @@
+"""A file that remembers what every pass over the rows answered, so that a fit that was killed can go on.
+
+Solvers are deterministic: asked again from the start, they ask the same questions. So the answers of the passes are the
+whole state of a fit, whichever solver it uses. A fit that finds them in the file makes no pass for them and reaches the
+last of them at once. Each answer is added to the end with a checksum, and is on the disk before the fit goes on; one
+that a crash has cut off is left out when the file is read.
+"""
+
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from mlrh._files import lock, replacing
+
+MAGIC = b"mlrh-checkpoint-1\n"
+LONGEST_LINE = 2**20  # bytes of a line of JSON: names of many labels are only kept as a digest
+
+
+class Checkpoint:
+    """The answers of one fit in a file.
+
+    Parameters
+    ----------
+    path : path
+        A new file, or the file of an earlier run of the same fit.
+    problem : mapping of str to str
+        What the fit is about, by name. A file of another problem is a ValueError that says what differs.
+    """
+
+    def __init__(self, path, problem: Mapping[str, str]):
+        self._path = Path(path)
+        try:
+            self._unlock = lock(self._path)
+        except BlockingIOError:
+            raise ValueError(f"{path} is in use by another fit; give each fit a checkpoint of its own.") from None
+        try:
+            if not self._path.exists() or self._path.stat().st_size == 0:
+                with replacing(self._path) as (file,):
+                    file.write(MAGIC + _line(dict(problem)))
+            self._file: BinaryIO = open(self._path, "r+b")  # noqa: SIM115  closed by close
+            self._read_head(problem)
+        except BaseException:
+            self._unlock()
+            raise
+        self._is_replaying = True
+
+    def answer(self, question: str, arguments, ask: Callable[[], tuple]) -> tuple:
+        """ask(), a tuple of arrays of float64, or what it answered to the same question in the run before."""
+        place = _digest(question, arguments)
+        if self._is_replaying:
+            start = self._file.tell()
+            found = self._next()
+            if found is not None and found[0] == place:
+                return found[1]
+            # The end; or, where rounding differs from the run before, the first answer that is of no use any more.
+            self._is_replaying = False
+            self._file.seek(start)
+            self._file.truncate()
+        answer = ask()
+        self._add(place, answer)
+        return answer
+
+    def close(self):
+        self._file.close()
+        self._unlock()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def _read_head(self, problem):
+        found = self._file.readline(LONGEST_LINE) if self._file.read(len(MAGIC)) == MAGIC else b""
+        try:
+            before = json.loads(found)
+            differing = [name for name in {**before, **problem} if before.get(name) != problem.get(name)]
+        except (ValueError, TypeError, AttributeError):
+            raise ValueError(f"{self._path} is no checkpoint of a fit; choose another file.") from None
+        if differing:
+            raise ValueError(
+                f"{self._path} is the checkpoint of another fit, which differs in {', '.join(differing)}; give the "
+                "same data and parameters to go on with it, or another file to start anew."
+            )
+
+    def _next(self):
+        """The place and the arrays of the next answer; None where there is none, or only a part of it."""
+        try:
+            record = json.loads(self._file.readline(LONGEST_LINE))
+            shapes, place, check = record["shapes"], record["place"], record["check"]
+            sizes = [8 * int(np.prod(shape, dtype=np.int64)) for shape in shapes]
+            content = self._file.read(sum(sizes))
+        except (ValueError, TypeError, KeyError):
+            return None
+        if len(content) != sum(sizes) or zlib.crc32(content) != check:
+            return None
+        ends = np.cumsum(sizes)
+        parts = (content[end - size : end] for size, end in zip(sizes, ends, strict=True))
+        arrays = (np.frombuffer(part).reshape(shape).copy() for part, shape in zip(parts, shapes, strict=True))
+        return place, tuple(arrays)
+
+    def _add(self, place, answer):
+        content = b"".join(np.ascontiguousarray(part, np.float64).tobytes() for part in answer)
+        shapes = [list(np.shape(part)) for part in answer]
+        self._file.write(_line({"place": place, "shapes": shapes, "check": zlib.crc32(content)}) + content)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def _line(values) -> bytes:
+    return json.dumps(values).encode() + b"\n"
+
+
+def digest_of(*values: Any) -> str:
+    """A short text that differs where any of the values does: arrays, numbers, texts, and lists of these."""
+    total = hashlib.sha256()
+    for value in values:
+        array = np.asarray(value)
+        if array.dtype == object:
+            array = np.asarray(repr(array.tolist()))
+        total.update(f"{array.dtype.str}{array.shape}".encode())
+        total.update(np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()[:32]
+
+
+def _digest(question, arguments):
+    return digest_of(question, *arguments)
