@@ -368,8 +368,8 @@ class _Boosting:
 class _Identity:
     """A design whose coefficients are the scores themselves, so that `RowsInMemory` gives gradients in scores."""
 
-    X: np.ndarray
     weights: np.ndarray
+    dtype = np.dtype(np.float64)
 
     def scores(self, coef, intercept):
         return coef
@@ -384,7 +384,7 @@ class _Course:
     def __init__(self, space, Y, weights, learning_rate):
         self.intercept, self._space = _without_features(space, Y, weights)
         self._rate, self._total = learning_rate, weights.sum()
-        self._rows = RowsInMemory(_Identity(np.zeros(0), weights), self._space, Y)
+        self._rows = RowsInMemory(_Identity(weights), self._space, Y)
         self._biases, self.losses = [self._space.bias], []
 
     def gradient(self, margins, _):
