@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mlrh.spaces import CardinalitySpace, GroupSpace, HierarchySpace, ObservedSpace, OpenSpace
 
-many = settings(deadline=None, max_examples=300)
+many = settings(deadline=None, max_examples=100)
 
 
 def agreeing(sets, known):
