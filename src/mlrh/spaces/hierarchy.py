@@ -16,7 +16,7 @@ from mlrh._indicators import UNKNOWN
 from mlrh._parallel import map_blocks
 from mlrh.spaces._kernels import expected_metrics, forest, forest_counts
 from mlrh.spaces._label_names import NamesLabels, as_labels, index_of, place_of_names
-from mlrh.spaces.base import MAX_ENUMERATED, highest_labels
+from mlrh.spaces.base import LARGEST_IN_FLOATS, MAX_ENUMERATED, highest_labels
 
 ROOT = -1  # the parent of a label without one
 TARGET_SCORES = 100_000  # of one block of rows: about a millisecond
@@ -42,7 +42,8 @@ class HierarchySpace(NamesLabels):
 
     Notes
     -----
-    There is no bias to learn. Without limits answers cost O(n_labels) per row, with limits O(n_labels * max_leaves), or
+    There is no bias to learn. Scores are at most 1e6 in magnitude: beyond that, sums in which they cancel could be
+    wrong. Without limits answers cost O(n_labels) per row, with limits O(n_labels * max_leaves), or
     O(n_labels * min_leaves) if max_leaves is None. Numbers of labels and expected metrics cost O(n_labels^2) and more.
 
     Examples
@@ -57,6 +58,7 @@ class HierarchySpace(NamesLabels):
     """
 
     learns_bias = False
+    largest_score = LARGEST_IN_FLOATS
     n_jobs: int | None = None
     _names: list[str] | None
 
