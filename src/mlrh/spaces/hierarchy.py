@@ -533,10 +533,10 @@ def _levels(places):
 
 def _raise_cycle(parents, reached, names):
     """Raise the ValueError that names a cycle: from a label that no root reaches, upward until one comes twice."""
-    label, path = int(np.setdiff1d(np.arange(len(parents)), reached)[0]), []
-    while label not in path:
-        path.append(label)
+    label, place_of = int(np.setdiff1d(np.arange(len(parents)), reached)[0]), {}
+    while label not in place_of:
+        place_of[label] = len(place_of)
         label = int(parents[label])
-    cycle = [*path[path.index(label) :], label]
+    cycle = [*list(place_of)[place_of[label] :], label]
     shown = " -> ".join(repr(step if names is None else names[step]) for step in cycle[:6])
     raise ValueError(f"A label must not be its own ancestor; got the cycle {shown}{' ...' if len(cycle) > 6 else ''}.")
