@@ -5,7 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from mlrh.spaces import GroupSpace, HierarchySpace
+from mlrh import decisions
+from mlrh.spaces import CardinalitySpace, GroupSpace, HierarchySpace
 
 SECONDS = 5  # of processor time; half of what a file may take
 HIERARCHY = {"names": None, "is_open": False, "min_leaves": None, "max_leaves": None, "complete": False}
@@ -23,7 +24,7 @@ def from_dict(space, values):
 
 def test_a_cycle_of_all_labels_is_named_in_time():
     parents = np.roll(np.arange(110_000), 1)
-    with pytest.raises(ValueError, match="got the cycle 0 -> 109999 -> 109998 .* \\.\\.\\.\\."):
+    with pytest.raises(ValueError, match=r"got the cycle 0 -> 109999 -> 109998 .* \.\.\.\."):
         from_dict(HierarchySpace, {"parents": parents, **HIERARCHY})
 
 
@@ -31,6 +32,18 @@ def test_many_empty_groups_beside_many_labels_are_refused_in_time():
     group_of, limits = np.zeros(300_000, np.int16), np.zeros((150_000, 2), np.int8)
     with pytest.raises(ValueError, match="The labels of group 1 must be label indices or label names"):
         from_dict(GroupSpace, {"group_of": group_of, "limits": limits, **GROUPS})
+
+
+def test_limits_on_the_leaves_whose_tables_would_fill_the_memory_are_refused():
+    with pytest.raises(ValueError, match="at most 33554432; got 60000 labels and 2000 leaves"):
+        from_dict(HierarchySpace, {"parents": np.full(60_000, -1), **HIERARCHY, "max_leaves": 2000})
+
+
+@pytest.mark.parametrize("decision", ["f1", "jaccard", "hamming", "exact_match"])
+def test_a_decision_is_judged_in_time_however_many_labels_there_are(decision):
+    start = time.process_time()
+    decisions.check(decision, None, CardinalitySpace(3000, 0, 3000))
+    assert time.process_time() - start < SECONDS
 
 
 def test_groups_come_back_with_their_labels_whatever_the_order_of_the_groups():

@@ -29,9 +29,16 @@ from sklearn.multioutput import ClassifierChain
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from mlrh import CalibratedSets, KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
+from mlrh import (
+    CalibratedSets,
+    KernelMLRHClassifier,
+    KernelMLRHClassifierCV,
+    MLRHClassifier,
+    MLRHClassifierCV,
+    PooledSets,
+)
 from mlrh.automatic import Model, make_preprocessor
-from mlrh.baselines import LabelPowerset, MLkNN, OrConstant
+from mlrh.baselines import LabelPowerset, MLkNN, OrConstant, ProbabilisticChain
 from mlrh.data import MultilabelData
 from mlrh.estimators.thresholds import TunedThresholds
 from mlrh.persistence import ModelFileError, load, save
@@ -122,6 +129,8 @@ MODELS = {
     "powerset": (LabelPowerset(), X, Y),
     "neighbours": (MLkNN(2), X, Y),
     "chain": (ClassifierChain(OrConstant(LogisticRegression())), X, Y),
+    "probabilistic chain": (ProbabilisticChain(LogisticRegression()), X, Y),
+    "pool": (PooledSets([("a", MLRHClassifier(**FAST)), ("b", LabelPowerset())], weights="equal"), X, Y),
     "one vs rest": (OneVsRestClassifier(MLRHClassifier(**FAST)), X, Y),
     "texts": (make_pipeline(TfidfVectorizer(), MLRHClassifier(**FAST)), TEXTS, SETS),
     "columns": (make_pipeline(COLUMNS, MLRHClassifier(**FAST)), TABLE, Y),

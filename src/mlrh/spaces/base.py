@@ -593,7 +593,8 @@ class LabelSetDistribution:
         """
         n_labels = self.scores.shape[1]
         function = metric_function(metric, n_labels)
-        check_metric(function, n_labels, self.sizes())
+        if callable(metric):  # of the others it is known, and the check takes long where there are thousands of labels
+            check_metric(function, n_labels, self.sizes())
         return self.space.best(self.scores, function, limits)
 
     def modes_within(self, low, high) -> tuple[np.ndarray, np.ndarray]:

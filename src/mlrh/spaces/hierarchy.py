@@ -21,6 +21,7 @@ from mlrh.spaces.base import LARGEST_IN_FLOATS, MAX_ENUMERATED, highest_labels
 ROOT = -1  # the parent of a label without one
 TARGET_SCORES = 100_000  # of one block of rows: about a millisecond
 TABLE_ENTRIES = 2**20  # of the probabilities of counts of one block of rows: 8 MB
+MAX_COUNTED = 2**25  # n_labels times the limit on the leaves: tables of a row of about a gigabyte
 NOTHING = np.empty((0, 0), np.int8)
 
 
@@ -356,6 +357,11 @@ class HierarchySpace(NamesLabels):
             raise ValueError(
                 f"min_leaves must be at most the number of leaves of the hierarchy, {self.n_leaves}; got "
                 f"{self.min_leaves}."
+            )
+        if self._is_limited and self.n_labels * (self._cap + 1) > MAX_COUNTED:
+            raise ValueError(
+                f"Limits on the leaves take tables of n_labels * max_leaves numbers (min_leaves, if that is the only "
+                f"limit), at most {MAX_COUNTED}; got {self.n_labels} labels and {self._cap} leaves. Use lower limits."
             )
 
     @property

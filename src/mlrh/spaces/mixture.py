@@ -270,7 +270,8 @@ class Mixture(LabelSetDistribution):
 
     def best(self, metric, limits):
         function = metric_function(metric, self.shape[1])
-        check_metric(function, self.shape[1], self.sizes())
+        if callable(metric):
+            check_metric(function, self.shape[1], self.sizes())
         return self._best_f1(limits) if function is f1_of_counts else self._best_candidate(function, limits)
 
     def _best_f1(self, limits):
