@@ -99,6 +99,8 @@ def fault_of(folder: str, case: Case) -> str | None:
         try:
             model = load(path)
         except ModelFileError as error:
+            if isinstance(error.__cause__, MemoryError):  # `load` makes a sentence of the end of memory, too
+                return "needed more memory than a file may take"
             if not case.is_changed:
                 return f"refused: {error}"
             return "refused in several lines" if "\n" in str(error) else None
