@@ -539,7 +539,7 @@ def _levels(places):
 
 def _raise_cycle(parents, reached, names):
     """Raise the ValueError that names a cycle: from a label that no root reaches, upward until one comes twice."""
-    label, place_of = int(np.setdiff1d(np.arange(len(parents)), reached)[0]), {}
+    label, place_of = int(np.setdiff1d(np.arange(len(parents)), reached)[0]), dict[int, int]()
     while label not in place_of:
         place_of[label] = len(place_of)
         label = int(parents[label])
