@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mlrh import decisions
-from mlrh.spaces import CardinalitySpace, ObservedSpace
+from mlrh.spaces import CardinalitySpace, GroupSpace, HierarchySpace, ObservedSpace, OpenSpace
 
 BIAS = [0.5, 0.54, -1.54, -0.77, -0.7]
 ROW = [[1.6, -1.88, -0.149, 0.179]]
@@ -50,6 +50,31 @@ def test_a_bias_beyond_the_bound_is_refused_with_its_place(bad):
         ObservedSpace([[1, 0], [0, 1]], [0.0, bad])
     with pytest.raises(ValueError, match=r"size_bias must be 3 .* at most 1e\+100 in magnitude; found .* index 2\."):
         CardinalitySpace(2, 0, 2, [0.0, 0.0, bad])
+    with pytest.raises(ValueError, match=r"bias must be 3 .* at most 1e\+100 in magnitude; found .* index 2\."):
+        GroupSpace([([0, 1], 0, 2)], 2, bias=[0.0, 0.0, bad])
+    with pytest.raises(ValueError, match=r"set_bias must be 1 .* at most 1e\+06 in magnitude; found .* index 0\."):
+        OpenSpace(2, 0, 2, [[1, 1]], [bad])
+    with pytest.raises(ValueError, match=r"size_bias must be 3 .* at most 1e\+06 in magnitude; found .* index 2\."):
+        OpenSpace(2, 0, 2, [[1, 1]], [0.0], [0.0, 0.0, bad])
+
+
+@pytest.mark.parametrize("space", [OpenSpace(2, 0, 2, [[1, 1]], [1.0]), HierarchySpace([-1, 0])])
+def test_scores_beyond_the_bound_of_a_space_are_refused_with_their_place(space):
+    assert space.distribution([[1e6, -1e6]]).marginals()[0, 0] == pytest.approx(1.0)
+    with pytest.raises(ValueError, match=r"at most 1e\+06 in magnitude; found -1000001.0 in row 0, column 1\."):
+        space.distribution([[0.0, -1_000_001.0]])
+    with pytest.raises(ValueError, match=r"at most 1e\+06 in magnitude"):
+        space.distribution([[1.0, -1.0]]).temper(1e-7)
+
+
+def test_the_groups_of_a_set_keep_their_small_biases_beside_huge_ones():
+    # In each of two groups the huge bias cancels the huge score, and a small difference is left.
+    space = GroupSpace([([0], 0, 1), ([1], 0, 1)], 2, bias=[0.0, -1e40, 0.0, 1e20])
+    d = space.distribution([[1e40, -1e20]])
+    np.testing.assert_allclose(d.listed()[1], np.full((1, 4), -np.log(4)), rtol=1e-14)
+    assert d.modes_within(2, 2)[1].tolist() == [[1, 1]]
+    d = space.distribution([[1e40, -1e20 + 2**20]])  # the second label is then certain
+    assert d.modes_within(1, 1)[1].tolist() == [[0, 1]]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Every fuzzer for ten seconds, and that fuzzers find what they look for; `make fuzz` runs them for longer."""
 
+import gzip
 import os
 import sys
 import time
@@ -8,7 +9,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from fuzz import fuzzers, model_files, readers, requests
+from fuzz import CORPUS, fuzzers, model_files, readers, requests
 from fuzz._limits import Worker
 
 from mlrh.data import MultilabelData
@@ -25,9 +26,20 @@ def test_no_case_of_ten_seconds_is_a_fault(name):
     assert fuzzers()[name](SECONDS, SEED) > 20
 
 
-@pytest.mark.parametrize("seed", (1155, 3120, 3868, 4024))
-def test_a_model_file_that_was_a_fault_is_none_any_more(seed, tmp_path):
-    assert model_files.fault_of(tmp_path, model_files.drawn(Random(seed))) is None
+@pytest.mark.parametrize("name", ("chosen", "columns", "kernel", "powerset"))
+def test_a_model_file_that_was_a_fault_is_none_any_more(name, tmp_path):
+    content = gzip.decompress((CORPUS / "model_files" / f"{name}.mlrh.gz").read_bytes())
+    assert model_files.fault_of(tmp_path, model_files.Case(name, content)) is None
+
+
+def test_a_model_file_that_is_refused_for_want_of_memory_is_a_fault(tmp_path, monkeypatch):
+    def out_of_memory(*arguments):
+        raise MemoryError
+
+    case = model_files.Case("linear", model_files.file_of("linear"))
+    assert model_files.fault_of(tmp_path, case) is None
+    monkeypatch.setattr("mlrh.persistence.read_json", out_of_memory)
+    assert "memory" in model_files.fault_of(tmp_path, case)
 
 
 @pytest.mark.parametrize(

@@ -267,3 +267,10 @@ def test_a_damaged_file_is_not_replaced_by_predictions(content, tmp_path):
     with pytest.raises(ValueError, match="exists and holds no predictions") as error:
         _output.check_replaced(str(tmp_path / "sets.csv"))
     assert one_sentence(error)
+
+
+def test_a_row_number_of_thousands_of_digits_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "decisions.csv"
+    path.write_text(f"row,a\n{'1' * 5000},1\n")
+    with pytest.raises(DataError, match=r"decisions\.csv, line 2: column row must hold whole numbers; found '1111"):
+        known_of(path, 3)

@@ -1,4 +1,4 @@
-"""`make test-kernels` gets the kernels of other processors that it asks for, and `make test-bounds` checked ones."""
+"""`make test-kernels` gets the kernels of other processors that it asks for, and `make test-oldest` checked ones."""
 
 import os
 

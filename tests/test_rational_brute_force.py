@@ -8,5 +8,4 @@ from tests.fuzz import spaces
 @pytest.mark.parametrize("name", spaces.SPACES)
 def test_every_answer_equals_the_exact_sum_over_all_sets(name, monkeypatch):
     monkeypatch.setattr(spaces, "SPACES", {name: spaces.SPACES[name]})
-    spaces.check(seed=1)  # compiles what most cases need
-    assert spaces.run(seconds=6, seed=2) > 0
+    assert spaces.run(seconds=2, seed=2) > 0

@@ -445,6 +445,8 @@ def _space_fits(state, sizes):
     if targets.is_one_class_per_row:
         if space.sizes() != ONE_CLASS[space.n_labels == 1]:
             raise Refused("holds a label space that allows several of the classes of y at once")
+    elif callable(state["decision"]):  # one of NumPy's functions, which no metric is
+        raise Refused("holds a decision that is a function")
     else:
         decisions.check(state["decision"], state["answer_sizes"], space)
     for key, value in space.fitted_attributes().items():

@@ -36,6 +36,7 @@ from mlrh import (
     MLRHBoostingClassifier,
     MLRHClassifier,
     MLRHClassifierCV,
+    PooledSets,
 )
 from mlrh.automatic import Model, make_preprocessor
 from mlrh.baselines import IBLR, CCnet, CorrLog, LabelPowerset, MLkNN, OrConstant, ProbabilisticChain
@@ -99,6 +100,8 @@ def fault_of(folder: str, case: Case) -> str | None:
         try:
             model = load(path)
         except ModelFileError as error:
+            if isinstance(error.__cause__, MemoryError):  # `load` makes a sentence of the end of memory, too
+                return "needed more memory than a file may take"
             if not case.is_changed:
                 return f"refused: {error}"
             return "refused in several lines" if "\n" in str(error) else None
@@ -133,6 +136,7 @@ MODELS = {
     "searched chain": (ProbabilisticChain(), X, Y),
     "nets in a chain": (CCnet([1.0], l1_ratios=[0.5], cv=2), X, Y),
     "chain": (ClassifierChain(OrConstant(LogisticRegression())), X, Y),
+    "pool": (PooledSets([("a", MLRHClassifier(**FAST)), ("b", LabelPowerset())], weights="equal"), X, Y),
     "one vs rest": (OneVsRestClassifier(MLRHClassifier(**FAST)), X, Y),
     "texts": (make_pipeline(TfidfVectorizer(), MLRHClassifier(**FAST)), TEXTS, SETS),
     "columns": (make_pipeline(COLUMNS, MLRHClassifier(**FAST)), TABLE, Y),

@@ -21,6 +21,8 @@ from mlrh.spaces._kernels.expected_metrics import check_metric, metric_function
 
 # Largest magnitude of scores and biases: sums over labels stay far from overflow, which begins at 1.8e308.
 LARGEST_SCORE = 1e100
+# The same for spaces that add scores and biases up as floats: a sum of 1e6 is right to 1e-10, where terms cancel, too.
+LARGEST_IN_FLOATS = 1e6
 JOINT_ENTRIES = 2**23  # P(y_k = 1, |y| = j) of a block of rows: 64 MB
 MAX_ENUMERATED = 14  # labels up to which the defaults list all sets: 2**14 of them, a few megabytes
 # Change of a score in a central difference. The error of the formula is about STEP**2 = 1e-10, that of rounding about
@@ -45,6 +47,8 @@ class LabelSpace(ABC):
         Whether a fit changes the biases; else they stay as they are.
     bias_ridge : float, or array of shape (n_biases,)
         How strongly a fit holds each bias to 0: bias_ridge/2 * bias^2, in units of the loss.
+    largest_score : float
+        Magnitude up to which scores and biases are taken. Beyond it answers could be wrong.
     known : array of shape (n_samples, n_labels), or None
         What `given` was told. `expectations` and `mode` answer for the sets that agree with it. Where no set agrees,
         the log-partition is -inf and the marginals are NaN.
@@ -54,6 +58,7 @@ class LabelSpace(ABC):
     bias: np.ndarray = np.zeros(0)
     learns_bias: bool = True
     bias_ridge: Any = 0.1
+    largest_score: float = LARGEST_SCORE
     known: np.ndarray | None = None
 
     # What every space must define.
@@ -260,7 +265,7 @@ class LabelSpace(ABC):
 
     def distribution(self, scores) -> "LabelSetDistribution":
         """LabelSetDistribution of scores (n_samples, n_labels)."""
-        return LabelSetDistribution(self, checked_scores(scores, self.n_labels))
+        return LabelSetDistribution(self, checked_scores(scores, self.n_labels, self.largest_score))
 
     def log_partition(self, scores):
         """Logarithm of the sum over sets, (n_samples,)."""
@@ -488,8 +493,8 @@ class LabelSetDistribution:
     """The distribution of the label set of every row of scores: what you can ask of P(y | x).
 
     Made by `distribution` of a label space or of a fitted classifier, or by `condition` of another distribution. Scores
-    and biases are at most 1e100 in magnitude. A probability below 1e-60 may come out as 0, except where it is asked for
-    by `log_prob`, `top_sets` or `log_prob_of_known`.
+    and biases are at most 1e100 in magnitude, in an open space or a hierarchy at most 1e6. A probability below 1e-60
+    may come out as 0, except where it is asked for by `log_prob`, `top_sets` or `log_prob_of_known`.
     """
 
     space: LabelSpace
@@ -595,7 +600,8 @@ class LabelSetDistribution:
         """
         n_labels = self.scores.shape[1]
         function = metric_function(metric, n_labels)
-        check_metric(function, n_labels, self.sizes())
+        if callable(metric):  # of the others it is known, and the check takes long where there are thousands of labels
+            check_metric(function, n_labels, self.sizes())
         return self.space.best(self.scores, function, limits)
 
     def modes_within(self, low, high) -> tuple[np.ndarray, np.ndarray]:
@@ -651,12 +657,12 @@ class LabelSetDistribution:
         with np.errstate(over="ignore", under="ignore"):  # checked_scores reports overflow and its place
             scores = (self.scores / np.float64(temperature)).astype(self.scores.dtype)
             space = self.space.temper(temperature)
-        if not np.abs(space.bias).max(initial=0.0) <= LARGEST_SCORE:
+        if not np.abs(space.bias).max(initial=0.0) <= space.largest_score:
             raise ValueError(
-                f"Biases divided by the temperature must be at most {LARGEST_SCORE:g} in magnitude; at a temperature "
-                f"of {temperature:g} the largest is {np.abs(space.bias).max():g}. Use a higher temperature."
+                f"Biases divided by the temperature must be at most {space.largest_score:g} in magnitude; at a "
+                f"temperature of {temperature:g} the largest is {np.abs(space.bias).max():g}. Use a higher temperature."
             )
-        return LabelSetDistribution(space, checked_scores(scores, scores.shape[1]))
+        return space.distribution(scores)
 
     def log_prob_of_known(self, known) -> np.ndarray:
         """Log-probability of what is known of each row, known as for `condition` -> (n_samples,); -inf if impossible.
@@ -673,32 +679,32 @@ class LabelSetDistribution:
         return log_probs
 
 
-def checked_scores(scores, n_labels):
+def checked_scores(scores, n_labels, largest):
     """Scores as a contiguous array (n_samples, n_labels) of float32 or float64; an error names the first bad entry."""
     scores = np.asarray(scores)
     if scores.dtype != np.float32:
         scores = scores.astype(np.float64, copy=False)
     if scores.ndim != 2 or scores.shape[1] != n_labels:
         raise ValueError(f"scores must have shape (n_samples, {n_labels}); got {scores.shape}.")
-    if not max(float(scores.max(initial=0.0)), -float(scores.min(initial=0.0))) <= LARGEST_SCORE:
-        row, column = np.argwhere(~(np.abs(scores.astype(np.float64)) <= LARGEST_SCORE))[0]
+    if not max(float(scores.max(initial=0.0)), -float(scores.min(initial=0.0))) <= largest:
+        row, column = np.argwhere(~(np.abs(scores.astype(np.float64)) <= largest))[0]
         raise ValueError(
-            f"scores must be finite and at most {LARGEST_SCORE:g} in magnitude; found {scores[row, column]} in row "
+            f"scores must be finite and at most {largest:g} in magnitude; found {scores[row, column]} in row "
             f"{row}, column {column}."
         )
     return np.ascontiguousarray(scores)
 
 
-def checked_bias(bias, name, n, per):
+def checked_bias(bias, name, n, per, largest=LARGEST_SCORE):
     """A new read-only array of n biases, 0 for None; else an error that names the first bad entry."""
     bias = np.zeros(n) if bias is None else np.array(bias, np.float64)
     if bias.shape != (n,):
         raise ValueError(f"{name} must be {n} finite numbers, one per {per}; got shape {bias.shape}.")
-    bad = ~(np.abs(bias) <= LARGEST_SCORE)
+    bad = ~(np.abs(bias) <= largest)
     if bad.any():
         first = int(np.argmax(bad))
         raise ValueError(
-            f"{name} must be {n} finite numbers, at most {LARGEST_SCORE:g} in magnitude; found {bias[first]} at index "
+            f"{name} must be {n} finite numbers, at most {largest:g} in magnitude; found {bias[first]} at index "
             f"{first}."
         )
     bias.setflags(write=False)

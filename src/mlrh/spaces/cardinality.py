@@ -50,7 +50,7 @@ class CardinalitySpace(LabelSpace):
     """
 
     def __init__(self, n_labels, min_labels, max_labels, size_bias=None, *, learn_bias=False, n_jobs=None):
-        _check_limits(n_labels, min_labels, max_labels)
+        check_limits(n_labels, min_labels, max_labels)
         self.n_labels, self.min_labels, self.max_labels = n_labels, min_labels, max_labels
         self.size_bias = bias = checked_bias(size_bias, "size_bias", n_labels + 1, f"size 0..{n_labels}")
         self.learns_bias, self.n_jobs = learn_bias, n_jobs
@@ -311,11 +311,12 @@ def training_sizes(Y, min_labels, max_labels, rows=None):
     smallest = int(present.min()) if min_labels == "auto" else min_labels
     largest = int(present.max()) if max_labels == "auto" else max_labels
     check_sizes(Y, smallest, largest, rows)
-    _check_limits(Y.shape[1], smallest, largest)
+    check_limits(Y.shape[1], smallest, largest)
     return smallest, largest
 
 
-def _check_limits(n_labels, min_labels, max_labels):
+def check_limits(n_labels, min_labels, max_labels):
+    """Raise a ValueError where these can't be the sizes of a space."""
     sizes = (n_labels, min_labels, max_labels)
     if not all(isinstance(size, Integral) for size in sizes) or not 0 <= min_labels <= max_labels <= n_labels:
         raise ValueError(

@@ -18,6 +18,7 @@ from mlrh._indicators import merged
 from mlrh._parallel import map_blocks
 from mlrh.spaces._kernels import expected_metrics
 from mlrh.spaces._label_names import NamesLabels, as_labels, index_of, place_of_names
+from mlrh.spaces.base import checked_bias
 from mlrh.spaces.cardinality import CardinalitySpace, sizes_in_words
 from mlrh.spaces.independent import IndependentLabels
 
@@ -64,12 +65,7 @@ class GroupSpace(NamesLabels):
         elif n_labels is not None:
             raise ValueError(f"n_labels belongs to groups of label indices; got {n_labels!r} and label names.")
         if bias is not None:
-            bias = np.array(bias, np.float64)
-            if bias.shape != self.bias.shape or not np.isfinite(bias).all():
-                raise ValueError(
-                    f"bias must be {len(self.bias)} finite numbers, one per group and size; got shape {bias.shape}."
-                )
-            self._set_bias(bias)
+            self._set_bias(checked_bias(bias, "bias", len(self.bias), "group and size"))
 
     def __repr__(self):
         n_labels = "" if self._given_n_labels is None else f", n_labels={self._given_n_labels}"
@@ -123,7 +119,10 @@ class GroupSpace(NamesLabels):
         is_right = is_right and limits.shape[1] == 2 and isinstance(names, list | None)
         if not is_right or not (names is None or len(names) == len(group_of)):
             raise ValueError("A space of groups needs a group for every label, and two limits for every group.")
-        members = [np.flatnonzero(group_of == number).tolist() for number in range(len(limits))]
+        # By one sort: a look at every label for each group would take minutes where a file has many of both.
+        order = np.argsort(group_of, kind="stable")
+        starts = np.searchsorted(group_of[order], np.arange(len(limits) + 1))
+        members = [own.tolist() for own in np.split(order, starts)[1:-1]]
         labels = members if names is None else [[names[label] for label in own] for own in members]
         groups = [(own, *pair) for own, pair in zip(labels, limits.tolist(), strict=True)]
         n_labels = None if names is not None or values["is_open"] else len(group_of)
@@ -237,6 +236,15 @@ class GroupSpace(NamesLabels):
         sets[:, : best[0].shape[1]] = best[0] * (best[1] > -np.inf)[:, :, None]
         log_probs[:, : best[1].shape[1]] = best[1]
         return sets, log_probs.astype(scores.dtype)
+
+    def listed(self, scores):
+        sets, log_probs = self._without_knowledge()._all_sets().sets, 0.0
+        # Not by one bias per set: in the sum of the groups' biases, small ones would be lost beside large ones.
+        for part in self._parts:
+            own, values = part.space.listed(part.of(scores))
+            place = {labels.tobytes(): i for i, labels in enumerate(own)}
+            log_probs = log_probs + values[:, [place[labels.tobytes()] for labels in part.of(sets)]]
+        return sets, log_probs
 
     def sample(self, scores, n, random_state):
         sets = np.empty((len(scores), n, self.n_labels), np.int8)
@@ -402,13 +410,16 @@ class _Part:
         return self.space.overlaps(self.of(scores), self.of(Y))
 
     def heaviest_by_size(self, scores, most):
-        """The heaviest sets of 0, ..., most labels (n_samples, n_sizes, n_own) and their log-weights; -inf if none."""
+        """The heaviest sets of 0, ..., most labels (n_samples, n_sizes, n_own), and how much they weigh; -inf if none.
+
+        Log-probabilities, not log-weights: near the most probable set they are small, however large the scores are.
+        """
         own, n_sizes = self.of(scores).astype(np.float64), min(self.space.n_labels, most) + 1
         values = np.full((len(own), n_sizes), -np.inf)
         sets = np.zeros((len(own), n_sizes, self.space.n_labels), np.int8)
         for size in range(n_sizes):
             possible, sets[:, size] = self.space.modes_within(own, size, size)
-            values[possible, size] = self.space.log_weight(own, sets[:, size])[possible]
+            values[possible, size] = self.space.log_prob(own, sets[:, size])[possible]
         return values, sets
 
 

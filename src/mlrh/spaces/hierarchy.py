@@ -16,11 +16,12 @@ from mlrh._indicators import UNKNOWN
 from mlrh._parallel import map_blocks
 from mlrh.spaces._kernels import expected_metrics, forest, forest_counts
 from mlrh.spaces._label_names import NamesLabels, as_labels, index_of, place_of_names
-from mlrh.spaces.base import MAX_ENUMERATED, highest_labels
+from mlrh.spaces.base import LARGEST_IN_FLOATS, MAX_ENUMERATED, highest_labels
 
 ROOT = -1  # the parent of a label without one
 TARGET_SCORES = 100_000  # of one block of rows: about a millisecond
 TABLE_ENTRIES = 2**20  # of the probabilities of counts of one block of rows: 8 MB
+MAX_COUNTED = 2**25  # n_labels times the limit on the leaves: tables of a row of about a gigabyte
 NOTHING = np.empty((0, 0), np.int8)
 
 
@@ -42,7 +43,8 @@ class HierarchySpace(NamesLabels):
 
     Notes
     -----
-    There is no bias to learn. Without limits answers cost O(n_labels) per row, with limits O(n_labels * max_leaves), or
+    There is no bias to learn. Scores are at most 1e6 in magnitude: beyond that, sums in which they cancel could be
+    wrong. Without limits answers cost O(n_labels) per row, with limits O(n_labels * max_leaves), or
     O(n_labels * min_leaves) if max_leaves is None. Numbers of labels and expected metrics cost O(n_labels^2) and more.
 
     Examples
@@ -57,6 +59,7 @@ class HierarchySpace(NamesLabels):
     """
 
     learns_bias = False
+    largest_score = LARGEST_IN_FLOATS
     n_jobs: int | None = None
     _names: list[str] | None
 
@@ -355,6 +358,11 @@ class HierarchySpace(NamesLabels):
                 f"min_leaves must be at most the number of leaves of the hierarchy, {self.n_leaves}; got "
                 f"{self.min_leaves}."
             )
+        if self._is_limited and self.n_labels * (self._cap + 1) > MAX_COUNTED:
+            raise ValueError(
+                f"Limits on the leaves take tables of n_labels * max_leaves numbers (min_leaves, if that is the only "
+                f"limit), at most {MAX_COUNTED}; got {self.n_labels} labels and {self._cap} leaves. Use lower limits."
+            )
 
     @property
     def _is_limited(self):
@@ -531,10 +539,10 @@ def _levels(places):
 
 def _raise_cycle(parents, reached, names):
     """Raise the ValueError that names a cycle: from a label that no root reaches, upward until one comes twice."""
-    label, path = int(np.setdiff1d(np.arange(len(parents)), reached)[0]), []
-    while label not in path:
-        path.append(label)
+    label, place_of = int(np.setdiff1d(np.arange(len(parents)), reached)[0]), dict[int, int]()
+    while label not in place_of:
+        place_of[label] = len(place_of)
         label = int(parents[label])
-    cycle = [*path[path.index(label) :], label]
+    cycle = [*list(place_of)[place_of[label] :], label]
     shown = " -> ".join(repr(step if names is None else names[step]) for step in cycle[:6])
     raise ValueError(f"A label must not be its own ancestor; got the cycle {shown}{' ...' if len(cycle) > 6 else ''}.")

@@ -45,6 +45,8 @@ class Mixture(LabelSetDistribution):
       the sets of the m likeliest labels, compared by their exact expected metric.
     - `entropy` and `temper` list all sets, so that all members must list theirs: observed spaces and label powersets
       do, other label spaces for at most 14 labels.
+    - After `condition`, weights follow from the members' log-probabilities of what became known, which are rounded: one
+      of -1e6 is right to 1e-10, one of -1e16 leaves the weights open.
 
     It has no space, scores and log-partition of its own.
 
@@ -268,7 +270,8 @@ class Mixture(LabelSetDistribution):
 
     def best(self, metric, limits):
         function = metric_function(metric, self.shape[1])
-        check_metric(function, self.shape[1], self.sizes())
+        if callable(metric):
+            check_metric(function, self.shape[1], self.sizes())
         return self._best_f1(limits) if function is f1_of_counts else self._best_candidate(function, limits)
 
     def _best_f1(self, limits):

@@ -23,8 +23,8 @@ from mlrh._indicators import UNKNOWN, as_indicator, contradict, merged
 from mlrh._parallel import map_blocks
 from mlrh._warnings import warn
 from mlrh.spaces._kernels import expected_metrics, seen_sets, trie
-from mlrh.spaces.base import LabelSpace, highest_labels
-from mlrh.spaces.cardinality import CardinalitySpace, sizes_in_words, training_sizes
+from mlrh.spaces.base import LARGEST_IN_FLOATS, LabelSpace, checked_bias, highest_labels
+from mlrh.spaces.cardinality import CardinalitySpace, check_limits, sizes_in_words, training_sizes
 from mlrh.spaces.observed import distinct_sets
 
 # Up to here scores and biases are summed in plain floating point: sums of a few dozen are right to 1e-13.
@@ -47,7 +47,8 @@ class OpenSpace(LabelSpace):
     """Every set of min_labels to max_labels labels, with a bias per size, and one more for each of the given sets.
 
     Answers cost O(n_labels * max_labels) per row plus the number of labels in all given sets. Entropy, samples and
-    `any_of` go through the trie of the given sets: up to n_labels steps per set.
+    `any_of` go through the trie of the given sets: up to n_labels steps per set. Scores and biases are at most 1e6 in
+    magnitude: beyond that, sums in which they cancel could be wrong.
 
     Parameters
     ----------
@@ -76,6 +77,8 @@ class OpenSpace(LabelSpace):
     [[0.974, 0.842, 0.052]]
     """
 
+    largest_score = LARGEST_IN_FLOATS
+
     def __init__(
         self,
         n_labels,
@@ -88,14 +91,13 @@ class OpenSpace(LabelSpace):
         set_bias_strength="auto",
         n_jobs=None,
     ):
+        check_limits(n_labels, min_labels, max_labels)
+        size_bias = checked_bias(size_bias, "size_bias", n_labels + 1, f"size 0..{n_labels}", self.largest_score)
         self._cardinality = CardinalitySpace(
             n_labels, min_labels, max_labels, size_bias, learn_bias=True, n_jobs=n_jobs
         )
         self._seen = _SeenSets(_checked_sets(sets, n_labels, min_labels, max_labels))
-        n_sets = len(self._seen.sets)
-        biases = np.zeros(n_sets) if set_bias is None else np.array(set_bias, np.float64)
-        if biases.shape != (n_sets,) or not np.isfinite(biases).all():
-            raise ValueError(f"set_bias must be {n_sets} finite numbers, one per set; got shape {biases.shape}.")
+        biases = checked_bias(set_bias, "set_bias", len(self._seen.sets), "set", self.largest_score)
         is_number = isinstance(set_bias_strength, Real) and not isinstance(set_bias_strength, bool)
         if set_bias_strength != "auto" and not (is_number and 0 < set_bias_strength < np.inf):
             raise ValueError(f"set_bias_strength must be 'auto' or a positive number; got {set_bias_strength!r}.")

@@ -27,6 +27,7 @@ from mlrh.data.containers import DataError, listed
 FINGERPRINT = "row_fingerprint"
 VALUES = {"1": 1.0, "0": 0.0, "": np.nan, "1.0": 1.0, "0.0": 0.0}  # 1.0 and 0.0: pandas writes them so
 TEXTS = {1.0: "1", 0.0: "0"}
+LONGEST_NUMBER = 18  # characters of a row's number; of one with thousands of digits Python makes no number
 PATIENCE = 10.0  # seconds to wait for another process that writes; a write takes milliseconds
 
 
@@ -239,7 +240,7 @@ def _without(cells, place):
 
 def _decisions(source, line, record, header):
     """Number of the row and its values."""
-    if not record[0].strip().isdecimal():
+    if not (record[0].strip().isdecimal() and len(record[0]) <= LONGEST_NUMBER):
         raise source.error(f"column row must hold whole numbers; found {shown(record[0])}.", line)
     values = [VALUES.get(cell.strip()) for cell in record[1:]]
     if None in values:
