@@ -70,7 +70,7 @@ test-oldest: $(VENV)-oldest/installed
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/$(VENV)-oldest/numba-bounds \
 		$(VENV)-oldest/bin/python -m pytest $(TWO) -m "not slow" tests --ignore-glob="tests/test_torch_*" --ignore=tests/test_fuzz.py
 
-# With another seed each time, which is printed; CI tries the cases of one seed for ten seconds (tests/test_fuzz.py).
+# With another seed each time, which is printed; CI tries the cases of one seed for twenty seconds (tests/test_fuzz.py).
 fuzz: $(VENV)/installed-dev
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
