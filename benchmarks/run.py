@@ -34,6 +34,7 @@ QUESTIONS = {
     "start": "startup:measure",
     "choice of C": "cross_validation:measure",
     "elastic net": "elastic_net:measure",
+    "boosted fit": "boosting:measure",
 }
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 MEAN_TARGETS = {"linear fit": 1.0}

@@ -5,6 +5,7 @@ stands for the same length within an object, "features" for its `n_features_in_`
 A new class needs one entry in OURS (ours) or SCIKIT_LEARN (theirs). Label spaces have none: `from_dict` judges.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
@@ -22,7 +23,7 @@ from sklearn.neighbors import BallTree, KDTree
 from sklearn.preprocessing import LabelBinarizer
 
 from mlrh import decisions
-from mlrh._archives import Refused
+from mlrh._archives import Budget, Refused, read_json
 from mlrh._sklearn import check_parameters
 from mlrh.baselines import OrConstant
 from mlrh.estimators import MLRHClassifier
@@ -32,7 +33,7 @@ from mlrh.estimators.linear import _KeptRows
 from mlrh.metrics import RiskCoverage
 from mlrh.spaces import LabelSpace
 
-__all__ = ["OURS", "SCIKIT_LEARN", "Array", "Number", "Table", "check", "check_tree_options"]
+__all__ = ["OURS", "SCIKIT_LEARN", "Array", "Number", "Table", "check", "check_tree_options", "checked_booster"]
 
 Sizes = dict[str, int]
 
@@ -212,6 +213,157 @@ def check_tree_options(kind: Any, X: Any, options: Any) -> None:
         raise Refused("holds a search tree with options that are none")
 
 
+# What XGBoost writes of a model, and nothing else: its names for the arrays of a tree, by what they hold.
+OF_NODES = ("left_children", "right_children", "parents", "split_indices", "split_type", "default_left")
+NUMBERS_OF_NODES = ("base_weights", "loss_changes", "split_conditions", "sum_hessian")
+OF_CATEGORIES = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
+NO_PARENT = 2**31 - 1
+MAX_CATEGORIES = 2**24  # XGBoost keeps categories as float32, which counts up to here
+# For each character of the text, while XGBoost reads it: it makes an object of about 40 bytes of each number.
+BOOSTER_BYTES = 40
+OBJECTIVE = {"name": "reg:squarederror", "reg_loss_param": {"scale_pos_weight": "1"}}  # the default; ours is not stored
+
+
+def checked_booster(data: Any, budget: Budget) -> bytes:
+    """The JSON text of an XGBoost model, written anew from its checked parts, since compiled code trusts its arrays.
+
+    Raises a Refused unless the trees are trees, and are those of MLRHBoostingClassifier. (Anew, because a text can give
+    one key twice, of which another reader may take the other.)
+    """
+    if not Array("u", ("bytes",), high=255).fits(data, {}):
+        raise _not_trees("no text")
+    text = data.astype(np.uint8).tobytes()
+    budget.take(BOOSTER_BYTES * len(text))
+    model = read_json(text, budget)
+    learner = _parts(_parts(model, "learner", "version")["learner"], *LEARNER)
+    boosting = _parts(learner["gradient_booster"], "model", "name")
+    trees = _parts(boosting["model"], *TREES, optional=("cats",))
+    limits = _parts(learner["learner_model_param"], *LIMITS)
+    n_features, n_labels, n_trees = _whole(limits["num_feature"]), _whole(limits["num_target"]), len(trees["trees"])
+    base = limits["base_score"].strip("[]").split(",")
+    counts = {"num_parallel_tree": "1", "num_trees": str(n_trees)}
+    is_right = (
+        _are_whole(model["version"], 3)
+        and n_labels >= 1
+        and learner["attributes"] == {}
+        and learner["feature_names"] == []
+        and len(learner["feature_types"]) == n_features
+        and set(learner["feature_types"]) <= {"q", "c"}
+        and learner["objective"] == OBJECTIVE
+        and limits["num_class"] == "0"
+        and limits["boost_from_average"] in ("0", "1")
+        and len(base) in (1, n_labels)
+        and set(base) == {"0E0"}
+        and boosting["name"] == "gbtree"
+        and trees["gbtree_model_param"] == counts
+        and trees["tree_info"] == [number % n_labels for number in range(n_trees)]
+        and trees["iteration_indptr"] == list(range(0, n_trees + 1, n_labels))
+        and trees.get("cats", {}) in ({}, {"enc": [], "feature_segments": [], "sorted_idx": []})
+    )
+    if not is_right:
+        raise _not_trees("parameters")
+    for number, tree in enumerate(trees["trees"]):
+        _check_boosted_tree(tree, number, n_features, budget)
+    return json.dumps(model).encode()
+
+
+LEARNER = (*("attributes", "feature_names", "feature_types", "gradient_booster", "learner_model_param", "objective"),)
+TREES = ("gbtree_model_param", "iteration_indptr", "tree_info", "trees")
+LIMITS = ("base_score", "boost_from_average", "num_class", "num_feature", "num_target")
+
+
+def _check_boosted_tree(tree, number, n_features, budget):
+    """Refuse what is no tree, or has an index out of range; numbers are replaced by such of one type."""
+    parameters = _parts(tree, *OF_NODES, *NUMBERS_OF_NODES, *OF_CATEGORIES, "id", "tree_param")["tree_param"]
+    n_nodes = len(tree["left_children"])
+    counts = {"num_deleted": "0", "num_feature": str(n_features), "num_nodes": str(n_nodes)}
+    if tree["id"] != number or parameters not in ({**counts, "size_leaf_vector": leaf} for leaf in "01"):
+        raise _not_trees("parameters of a tree")
+    left, right, parents, features, kinds, default = (_integers(tree, name) for name in OF_NODES)
+    numbers = [_numbers(tree, name) for name in NUMBERS_OF_NODES]
+    inner = np.flatnonzero(left != -1)
+    if n_nodes == 0 or any(len(values) != n_nodes for values in (right, parents, features, kinds, default, *numbers)):
+        raise _not_trees("lengths of a tree")
+    # Every node but the first is the child of one node before it: then there are no circles.
+    children, of = np.concatenate([left[inner], right[inner]]), np.concatenate([inner, inner])
+    is_tree = (
+        np.array_equal(np.flatnonzero(right != -1), inner)
+        and np.array_equal(np.sort(children), np.arange(1, n_nodes))
+        and (children > of).all()
+        and parents[0] == NO_PARENT
+        and np.array_equal(parents[children], of)
+    )
+    in_range = (
+        ((features >= 0) & (features < n_features)).all()
+        and np.isin(kinds, (0, 1)).all()
+        and np.isin(default, (0, 1)).all()
+        and not np.isnan(np.concatenate([values[kinds == 0] for values in numbers])).any()
+    )
+    if not is_tree or not in_range:
+        raise _not_trees("nodes of a tree")
+    _check_categories(tree, np.flatnonzero(kinds == 1), set(inner.tolist()), budget)
+
+
+def _check_categories(tree, nodes, inner, budget):
+    """Refuse categories that don't belong to the nodes that split by categories, or are so large as to fill memory."""
+    values, own, starts, sizes = (_integers(tree, name) for name in OF_CATEGORIES)
+    is_right = (
+        np.array_equal(own, nodes)
+        and set(nodes.tolist()) <= inner
+        and len(starts) == len(sizes) == len(nodes)
+        and (sizes >= 1).all()
+        and np.array_equal(starts, np.cumsum(sizes) - sizes)
+        and sizes.sum() == len(values)
+        and ((values >= 0) & (values < MAX_CATEGORIES)).all()
+    )
+    if not is_right:
+        raise _not_trees("categories of a tree")
+    for start, size in zip(starts, sizes, strict=True):
+        budget.take(int(values[start : start + size].max()) // 8)  # a bit for each category up to the largest
+
+
+def _integers(tree, name):
+    """A list of whole numbers as an array; the list has no other types after."""
+    values = np.array(tree[name]) if tree[name] else np.zeros(0, np.int64)
+    if values.ndim != 1 or values.dtype.kind != "i":
+        raise _not_trees(name)
+    tree[name] = values.tolist()
+    return values
+
+
+def _numbers(tree, name):
+    """A list of numbers in the range of float32, or NaN, as an array; the list has no other types after."""
+    values = np.array(tree[name])
+    if values.ndim != 1 or values.dtype.kind not in "if":
+        raise _not_trees(name)
+    values = values.astype(np.float64)
+    if (np.abs(values) > np.finfo(np.float32).max).any():
+        raise _not_trees(name)
+    tree[name] = values.tolist()
+    return values
+
+
+def _parts(value, *names, optional=()):
+    """A dict, if it has these keys and no others but optional ones."""
+    if type(value) is not dict or not set(names) <= value.keys() <= {*names, *optional}:
+        raise _not_trees("parts")
+    return value
+
+
+def _whole(text):
+    if type(text) is not str or not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise _not_trees("a number")
+    return int(text)
+
+
+def _are_whole(values, length):
+    return type(values) is list and len(values) == length and all(type(value) is int for value in values)
+
+
+def _not_trees(what):
+    return Refused(f"holds boosted trees that no fit makes ({what})")
+
+
 def _check_attribute(cls, state, key, form, sizes):
     value = state.get(key)
     if form.is_optional and value is None:
@@ -311,6 +463,27 @@ def _kernel_fits(state, sizes):
         raise Refused("holds a kernel classifier whose rows don't belong to its kernel")
     if is_precomputed and len(state["support_"]) and state["support_"].max() >= sizes["features"]:
         raise Refused("holds a kernel classifier whose support_ is out of range")
+
+
+def _are_categories_of_features(value, sizes):
+    return type(value) is dict and all(
+        Number(Integral, 0, sizes["features"] - 1).fits(column, {})
+        and type(own) is tuple
+        and len(set(own)) == len(own)
+        and all(type(item) in (str, int, float, bool) for item in own)
+        for column, own in value.items()
+    )
+
+
+def _booster_fits(state, sizes):
+    """The trees are of the features and labels, and know the same features as categories."""
+    booster, categories = state["booster_"], state["_categories"]
+    n_labels = json.loads(booster.save_config())["learner"]["learner_model_param"]["num_target"]
+    kinds = ["c" if column in categories else "q" for column in range(sizes["features"])]
+    if booster.num_boosted_rounds() != state["n_estimators_"] or int(n_labels) != sizes["labels"]:
+        raise Refused("holds boosted trees of another number of rounds or labels")
+    if booster.num_features() != sizes["features"] or booster.feature_types != kinds:
+        raise Refused("holds boosted trees of other features")
 
 
 def _labels_of_parts_agree(state, sizes):
@@ -422,6 +595,18 @@ CHAIN: dict[str, Form] = {
     "links_": listed(instance(OrConstant), "labels"),
     "order_": order_of("labels"),
 }
+BOOSTED: dict[str, Form] = {
+    **FORM_OF_Y,
+    "n_features_in_": Number(Integral, 1),
+    "label_space_": instance(LabelSpace),
+    "intercept_": Array(FLOATS, ("labels",)),
+    "booster_": has("num_boosted_rounds", "num_features", "save_config"),
+    "n_estimators_": Number(Integral, 1),
+    "history_": Array(FLOATS, ("rounds",)),
+    "validation_history_": Array(FLOATS, ("rounds",), is_optional=True),
+    "support_": Array("iu", ("rows",), low=0),
+    "_categories": Value(_are_categories_of_features, "a dict of categories by feature"),
+}
 CHOSEN: dict[str, Form] = {
     "Cs_": Array(FLOATS, ("Cs",), low=0.0, is_finite=False),
     "C_": Number(low=0.0),
@@ -433,6 +618,7 @@ shares = partial(Array, low=0.0, high=1.0)
 OURS: dict[str, Table] = {
     "MLRHClassifier": Table(LINEAR, (_space_fits,)),
     "KernelMLRHClassifier": Table(KERNEL, (_space_fits, _kernel_fits)),
+    "MLRHBoostingClassifier": Table(BOOSTED, (_space_fits, _booster_fits)),
     "MLRHClassifierCV": Table(
         {**LINEAR, **CHOSEN, "l1_ratio_": SHARE, "scores_": instance(np.ndarray)}, (_space_fits,)
     ),

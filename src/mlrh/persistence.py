@@ -45,6 +45,7 @@ HEADER = "mlrh.json"
 OURS = {
     "MLRHClassifier": "mlrh.estimators.linear.MLRHClassifier",
     "KernelMLRHClassifier": "mlrh.estimators.kernel.KernelMLRHClassifier",
+    "MLRHBoostingClassifier": "mlrh.estimators.boosting.MLRHBoostingClassifier",
     "MLRHClassifierCV": "mlrh.estimators.cv.MLRHClassifierCV",
     "KernelMLRHClassifierCV": "mlrh.estimators.cv.KernelMLRHClassifierCV",
     "CalibratedSets": "mlrh.estimators.calibration.CalibratedSets",
@@ -77,6 +78,7 @@ DROPPED = {"MLRHClassifier": ("_stream", "n_passes_", "n_samples_counted_"), "Ca
 TAG = "mlrh"
 COLLECTIONS = {kind.__name__: kind for kind in (tuple, set, frozenset)}
 TREES = {kind.__name__: kind for kind in (KDTree, BallTree)}
+BOOSTER = "xgboost.core.Booster"
 TREE_BYTES = 6  # for each byte of the rows: the rows, and up to two nodes a row with two bounds each
 COMPRESSED = {
     kind.__name__: kind for kind in (sparse.csr_array, sparse.csc_array, sparse.csr_matrix, sparse.csc_matrix)
@@ -399,6 +401,8 @@ class _Encoder:
             return self._compressed(value)
         if isinstance(value, np.dtype):
             return {TAG: "dtype", "name": value.str}
+        if _name(kind) == BOOSTER:
+            return {TAG: "xgboost", "json": np.frombuffer(value.save_raw("json"), np.uint8)}
         if _name(kind) in NAMES:
             return {TAG: NAMES[_name(kind)], "state": self._state(value, where)}
         if issubclass(kind, LabelSpace):
@@ -500,6 +504,7 @@ class _Decoder:
             "sparse": self._compressed,
             "space": self._space,
             "tree": self._tree,
+            "xgboost": self._booster,
             **{name: lambda items, kind=kind: kind(self(items)) for name, kind in COLLECTIONS.items()},
         }
 
@@ -571,6 +576,16 @@ class _Decoder:
         _fitted.check_tree_options(TREES[kind], X, options)
         self._budget.take(TREE_BYTES * X.nbytes)
         return TREES[kind](X, **options)
+
+    def _booster(self, json):
+        text = _fitted.checked_booster(json, self._budget)
+        try:
+            import xgboost
+        except ImportError:
+            raise ModelFileError(
+                f'{self._shown} holds boosted trees, which need XGBoost: pip install "mlrh[boosting]".'
+            ) from None
+        return xgboost.Booster(model_file=bytearray(text))
 
     def _compressed(self, kind, shape, data, indices, indptr):
         matrix = COMPRESSED[kind]((data, indices, indptr), shape=tuple(self(shape)))

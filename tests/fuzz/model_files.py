@@ -29,7 +29,14 @@ from sklearn.multioutput import ClassifierChain
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from mlrh import CalibratedSets, KernelMLRHClassifier, KernelMLRHClassifierCV, MLRHClassifier, MLRHClassifierCV
+from mlrh import (
+    CalibratedSets,
+    KernelMLRHClassifier,
+    KernelMLRHClassifierCV,
+    MLRHBoostingClassifier,
+    MLRHClassifier,
+    MLRHClassifierCV,
+)
 from mlrh.automatic import Model, make_preprocessor
 from mlrh.baselines import IBLR, CCnet, CorrLog, LabelPowerset, MLkNN, OrConstant, ProbabilisticChain
 from mlrh.data import MultilabelData
@@ -131,6 +138,7 @@ MODELS = {
     "columns": (make_pipeline(COLUMNS, MLRHClassifier(**FAST)), TABLE, Y),
     "open": (MLRHClassifier(label_space="open", set_bias_strength=1.0, **FAST), X, Y),
     "groups": (MLRHClassifier(label_space=GroupSpace([([0, 1], 1, 2)], Y.shape[1]), **FAST), X, Y),
+    "boosted": (MLRHBoostingClassifier(n_estimators=2, feature_types=["q", "c"], n_jobs=1, random_state=0), TABLE, Y),
     "hierarchy": (MLRHClassifier(label_space=HierarchySpace([-1, -1, 1]), **FAST), X, Y),
 }
 ROWS = {**{name: features for name, (_, features, _) in MODELS.items()}, "table": DATA}

@@ -1,5 +1,6 @@
 """The scikit-learn classes: validate, compose, expose."""
 
+from mlrh.estimators.boosting import MLRHBoostingClassifier
 from mlrh.estimators.calibration import CalibratedSets, isotonic_map
 from mlrh.estimators.cv import KernelMLRHClassifierCV, MLRHClassifierCV
 from mlrh.estimators.kernel import KernelMLRHClassifier, gamma_scale
@@ -11,6 +12,7 @@ __all__ = [
     "CalibratedSets",
     "KernelMLRHClassifier",
     "KernelMLRHClassifierCV",
+    "MLRHBoostingClassifier",
     "MLRHClassifier",
     "MLRHClassifierCV",
     "PooledSets",

@@ -1,6 +1,7 @@
-"""What the linear and the kernel classifier share: validation of y, the label space, the solver, predictions.
+"""What classifiers with scores share: validation of y, the label space, predictions; and solvers of convex fits.
 
-A subclass defines how X becomes features of a design, how coefficients are stored, and how they give scores.
+`JointClassifier` is any classifier whose scores feed a label space. `MLRHBase` is one whose scores are linear in
+coefficients: a subclass defines how X becomes features of a design, how coefficients are stored and give scores.
 """
 
 from abc import abstractmethod
@@ -24,7 +25,7 @@ from mlrh.fitting import solvers
 from mlrh.fitting.objective import Objective
 from mlrh.spaces.independent import IndependentLabels
 
-NOTED_OF_X = ("n_features_in_", "feature_names_in_")
+NOTED_OF_X = ("n_features_in_", "feature_names_in_", "_categories")
 OF_PARTS = ("_kept", "n_samples_seen_", "n_samples_kept_")
 ONE_CLASS = {False: (1, 1), True: (0, 1)}  # sizes for one class per row; True where two classes share one label
 # Smallest and largest weight of a row, by the type of X: sums of weights times features, in float64 also their squares,
@@ -58,10 +59,9 @@ class _Problem:
         return not (self.Y == UNKNOWN).any()
 
 
-class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
-    """The classifiers without the part that turns X into scores."""
+class JointClassifier(_targets.SetClassifier):
+    """A classifier whose scores feed a label space; a subclass defines `fit`, how X is checked, and scores of rows."""
 
-    intercept_: np.ndarray
     label_space_: Any
 
     _parameter_constraints: dict = {
@@ -70,6 +70,124 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
         "max_labels": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
         "size_bias": ["boolean"],
         "set_bias_strength": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
+        "decision": [StrOptions(set(decisions.BY_NAME)), tuple, callable],
+        "answer_sizes": [None, tuple, list],
+        "n_jobs": [Integral, None],
+        "verbose": ["verbose"],
+    }
+
+    def _pose(self, X, y, sample_weight, form=None):
+        """The _Problem of the training rows, all checked."""
+        noting = copy(self)  # gets n_features_in_ and names: if this fit fails, self keeps those of the last one
+        X = noting._validate_X(X, reset=True)
+        if form is None:
+            form, Y = _targets.encode(y, partly_known=True)
+        else:
+            Y = form.indicator(y, partly_known=True)
+        _targets.check_same_length(X, Y)
+        weights = _sklearn.check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        self._check_weights(X, weights)
+        support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
+        if len(support) < len(weights):
+            _targets.check_any(support)
+            X, Y, weights = self._rows(X, support), Y[support], weights[support]
+        if isinstance(self.label_space, str):  # an instance says how many labels there are, seen in these rows or not
+            form, Y = form.seen_in(Y)
+        _targets.check_every_label_known(form.classes, Y)
+        problem = self._problem(X, Y, weights, support, form, noting)
+        if not form.is_one_class_per_row:
+            _warn_where_undetermined(problem)
+        return problem
+
+    def _problem(self, X, Y, weights, support, form, noting):
+        """The _Problem of checked rows; noting is a copy of this estimator that has validated their X."""
+        space = spaces.resolve(
+            self.label_space,
+            min_labels=self.min_labels,
+            max_labels=self.max_labels,
+            size_bias=self.size_bias,
+            set_bias_strength=self.set_bias_strength,
+            n_jobs=self.n_jobs,
+            sizes_of_y=ONE_CLASS[Y.shape[1] == 1] if form.is_one_class_per_row else None,
+        ).for_targets(Y, classes=form.classes, rows=support)
+        _check_space(space, form, Y)
+        Y = space.completed(Y)
+        space = space.with_jobs(self.n_jobs)
+        if not form.is_one_class_per_row:
+            decisions.check(self.decision, self.answer_sizes, space)
+        noted = {name: vars(noting)[name] for name in NOTED_OF_X if name in vars(noting)}
+        fitted_as = (noting.n_features_in_, form.classes.tolist(), *self._form_of_scores(support))
+        return _Problem(X, Y, weights, support, form, space, noted, fitted_as)
+
+    def predict_proba(self, X) -> np.ndarray:
+        """Marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x) (n_samples, n_classes)."""
+        distribution = self.distribution(X)
+        if self._targets.is_one_class_per_row and len(self.classes_) == 2:
+            return distribution.cardinality_pmf()
+        return distribution.marginals()
+
+    def predict_log_proba(self, X) -> np.ndarray:
+        """Logarithms of predict_proba."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def decision_function(self, X) -> np.ndarray:
+        """Scores (n_samples, n_labels); for two classes as y, (n_samples,), positive for the second class."""
+        scores = self._scores(X)
+        return scores[:, 0] if self._targets.is_one_class_per_row and len(self.classes_) == 2 else scores
+
+    def distribution(self, X) -> spaces.LabelSetDistribution:
+        """The distribution of the label set of each row of X, a LabelSetDistribution."""
+        return self._distribution_of(self._scores(X))
+
+    def __sklearn_is_fitted__(self):
+        """Whether a fit has ended; one that failed after validating X has not."""
+        return hasattr(self, "_targets")
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        tags.target_tags.multi_output = False
+        tags.input_tags.sparse = True
+        return tags
+
+    def _predict_sets(self, X):
+        return self._decide(self.distribution(X))
+
+    def _distribution_of(self, scores):
+        return self.label_space_.with_jobs(self.n_jobs).distribution(scores)
+
+    def _decide(self, distribution):
+        """Predicted sets as an indicator matrix; one class per row is always the most probable one."""
+        if self._targets.is_one_class_per_row:
+            return decisions.exact_match(distribution)
+        return decisions.resolve(self.decision, self.answer_sizes)(distribution)
+
+    @abstractmethod
+    def _validate_X(self, X, *, reset): ...
+
+    @abstractmethod
+    def _rows(self, X, support): ...
+
+    def _check_weights(self, X, weights):
+        """Raise a ValueError where these weights of rows can't be fitted to; by default all can."""
+
+    def _form_of_scores(self, support):
+        """A tuple that must be equal for a warm start, besides features and labels."""
+        return ()
+
+    @abstractmethod
+    def _scores(self, X):
+        """Scores (n_samples, n_labels) of rows that are not checked yet."""
+
+
+class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
+    """The linear and the kernel classifier without the part that turns X into scores."""
+
+    intercept_: np.ndarray
+
+    _parameter_constraints: dict = {
+        **JointClassifier._parameter_constraints,
         "C": [Interval(Real, 0, None, closed="right")],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
         "fit_intercept": ["boolean"],
@@ -78,10 +196,6 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
         "tol": [Interval(Real, 0, None, closed="left")],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
         "warm_start": ["boolean"],
-        "decision": [StrOptions(set(decisions.BY_NAME)), tuple, callable],
-        "answer_sizes": [None, tuple, list],
-        "n_jobs": [Integral, None],
-        "verbose": ["verbose"],
     }
 
     @_sklearn.fit_context(prefer_skip_nested_validation=True)
@@ -137,49 +251,12 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
             yield fitted
 
     def _pose(self, X, y, sample_weight, form=None):
-        """The _Problem of the training rows, all checked."""
         self._check_penalty()
-        noting = copy(self)  # gets n_features_in_ and names: if this fit fails, self keeps those of the last one
-        X = noting._validate_X(X, reset=True)
-        if form is None:
-            form, Y = _targets.encode(y, partly_known=True)
-        else:
-            Y = form.indicator(y, partly_known=True)
-        _targets.check_same_length(X, Y)
-        weights = _sklearn.check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        return super()._pose(X, y, sample_weight, form)
+
+    def _check_weights(self, X, weights):
         check_strength(self.C, weights, X.dtype)
         _features.check_float32_sums(X, weights)
-        support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
-        if len(support) < len(weights):
-            _targets.check_any(support)
-            X, Y, weights = self._rows(X, support), Y[support], weights[support]
-        if isinstance(self.label_space, str):  # an instance says how many labels there are, seen in these rows or not
-            form, Y = form.seen_in(Y)
-        _targets.check_every_label_known(form.classes, Y)
-        problem = self._problem(X, Y, weights, support, form, noting)
-        if not form.is_one_class_per_row:
-            _warn_where_undetermined(problem)
-        return problem
-
-    def _problem(self, X, Y, weights, support, form, noting):
-        """The _Problem of checked rows; noting is a copy of this estimator that has validated their X."""
-        space = spaces.resolve(
-            self.label_space,
-            min_labels=self.min_labels,
-            max_labels=self.max_labels,
-            size_bias=self.size_bias,
-            set_bias_strength=self.set_bias_strength,
-            n_jobs=self.n_jobs,
-            sizes_of_y=ONE_CLASS[Y.shape[1] == 1] if form.is_one_class_per_row else None,
-        ).for_targets(Y, classes=form.classes, rows=support)
-        _check_space(space, form, Y)
-        Y = space.completed(Y)
-        space = space.with_jobs(self.n_jobs)
-        if not form.is_one_class_per_row:
-            decisions.check(self.decision, self.answer_sizes, space)
-        noted = {name: vars(noting)[name] for name in NOTED_OF_X if name in vars(noting)}
-        fitted_as = (noting.n_features_in_, form.classes.tolist(), *self._form_of_scores(support))
-        return _Problem(X, Y, weights, support, form, space, noted, fitted_as)
 
     def _settle(self, problem, prepared, starts, *, metric_at=None, iterations=None, rows=None):
         """Solve and keep the result; returns a start for a fit with another C.
@@ -263,59 +340,9 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
             "support_": problem.support,
         }
 
-    def predict_proba(self, X) -> np.ndarray:
-        """Marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x) (n_samples, n_classes)."""
-        distribution = self.distribution(X)
-        if self._targets.is_one_class_per_row and len(self.classes_) == 2:
-            return distribution.cardinality_pmf()
-        return distribution.marginals()
-
-    def predict_log_proba(self, X) -> np.ndarray:
-        """Logarithms of predict_proba."""
-        with np.errstate(divide="ignore"):
-            return np.log(self.predict_proba(X))
-
-    def decision_function(self, X) -> np.ndarray:
-        """Scores (n_samples, n_labels); for two classes as y, (n_samples,), positive for the second class."""
-        scores = self._scores(X)
-        return scores[:, 0] if self._targets.is_one_class_per_row and len(self.classes_) == 2 else scores
-
-    def distribution(self, X) -> spaces.LabelSetDistribution:
-        """The distribution of the label set of each row of X, a LabelSetDistribution."""
-        return self._distribution_of(self._scores(X))
-
-    def __sklearn_is_fitted__(self):
-        """Whether a fit has ended; one that failed after validating X has not."""
-        return hasattr(self, "_targets")
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
-        tags.target_tags.multi_output = False
-        tags.input_tags.sparse = True
-        return tags
-
     def _scores(self, X):
         check_is_fitted(self)
         return self._scores_of(self._compared(X))
-
-    def _predict_sets(self, X):
-        return self._decide(self.distribution(X))
-
-    def _distribution_of(self, scores):
-        return self.label_space_.with_jobs(self.n_jobs).distribution(scores)
-
-    def _decide(self, distribution):
-        """Predicted sets as an indicator matrix; one class per row is always the most probable one."""
-        if self._targets.is_one_class_per_row:
-            return decisions.exact_match(distribution)
-        return decisions.resolve(self.decision, self.answer_sizes)(distribution)
-
-    @abstractmethod
-    def _validate_X(self, X, *, reset): ...
-
-    @abstractmethod
-    def _rows(self, X, support): ...
 
     @abstractmethod
     def _prepare(self, X, weights, C, *, keep_gram=False):
@@ -335,10 +362,6 @@ class MLRHBase(_sklearn.CallbackSupportMixin, _targets.SetClassifier):
     @abstractmethod
     def _attributes_of(self, prepared, coef, mean_score):
         """The fitted attributes that give scores, by name, from coefficients of the design's features."""
-
-    @abstractmethod
-    def _form_of_scores(self, support):
-        """A tuple that must be equal for a warm start, besides features and labels."""
 
     @abstractmethod
     def _compared(self, X):
