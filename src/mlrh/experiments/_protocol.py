@@ -25,7 +25,8 @@ from mlrh.automatic import make_preprocessor
 from mlrh.data import MultilabelData
 from mlrh.estimators import MLRHClassifier
 from mlrh.estimators.cv import best_index
-from mlrh.experiments._methods import FAMILIES, JUDGED, MAX_ITER, PROGRAMS, Rows, measure_program, svm_scores
+from mlrh.experiments._methods import FAMILIES, MAX_ITER, PROGRAMS, Rows, measure_program, svm_scores
+from mlrh.experiments._public import JUDGED, MAX_SECONDS
 from mlrh.experiments._records import key_of
 from mlrh.metrics import evaluate, size_counts
 
@@ -89,9 +90,6 @@ SUITES = {
     }
 }
 PUBLISHED_SPLITS = ("corel5k", "bibtex", "tmc2007-500")
-# Of processor time, so that other work on the machine changes nothing, for a task of the comparison on public sets; what
-# takes longer is out of time.
-MAX_SECONDS = 900
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,16 +172,15 @@ def nested_tasks(dataset, profile, families=tuple(FAMILIES)) -> list[Task]:
 
 
 def public_tasks(dataset, profile, methods=tuple(JUDGED)) -> list[Task]:
-    """The methods of the comparison on public sets that can take as many rows, on all outer folds."""
-    digest, tasks = dataset.digest(), []
-    n_train = len(dataset.split(N_FOLDS, 0, 0)[0])
-    for method in methods:
-        judged = JUDGED[method]
-        if judged.max_rows is None or n_train <= judged.max_rows:
-            plan = _plan(digest, PUBLIC, method, [profile.inner_folds, profile.grids[judged.grid]])
-            folds = range(dataset.n_folds)
-            tasks += [Task(plan, dataset.name, PUBLIC, method, s, fold) for s in profile.seeds for fold in folds]
-    return tasks
+    """The methods of the comparison on public sets, on all outer folds; of all methods seed by seed."""
+    digest = dataset.digest()
+    plans = {m: _plan(digest, PUBLIC, m, [profile.inner_folds, profile.grids[JUDGED[m].grid]]) for m in methods}
+    return [
+        Task(plans[method], dataset.name, PUBLIC, method, seed, fold)
+        for seed in profile.seeds
+        for method in methods
+        for fold in range(dataset.n_folds)
+    ]
 
 
 def paper_search_tasks(dataset, profile) -> list[Task]:
@@ -326,8 +323,11 @@ def _descent_results(task, dataset, profile):
 
 
 def _public_results(task, dataset, profile):
-    """All measures of a method, or none where it is out of time."""
+    """All measures of a method, or none where it is out of time or not run on so many rows."""
     judged = JUDGED[task.family]
+    n_train = len(dataset.split(N_FOLDS, task.seed, task.fold)[0])
+    if judged.max_rows is not None and n_train > judged.max_rows:
+        return [{"method": task.family, "metrics": {}, "max_rows": judged.max_rows}]
     with _at_most(MAX_SECONDS):
         rows = _rows(task, dataset, profile, N_FOLDS)
         found = judged.results(rows, profile.grids[judged.grid])
