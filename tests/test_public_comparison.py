@@ -21,7 +21,7 @@ from mlrh.baselines import LabelPowerset, independent_set_log_proba
 from mlrh.experiments import _boomer, _public
 from mlrh.experiments import _protocol as plans
 from mlrh.experiments import _reproduce as module
-from mlrh.experiments._protocol import SUITES, run_task
+from mlrh.experiments._protocol import PUBLIC_GRIDS, SUITES, run_task
 from mlrh.experiments._public import JUDGED, MEASURES, mean_of_trees
 from mlrh.experiments._reproduce import compare_suite
 from mlrh.metrics import evaluate
@@ -149,6 +149,20 @@ def test_the_automatic_method_is_asked_for_each_measure_by_its_name(monkeypatch)
         space = "observed" if measure == "set_log_loss" else "cardinality"
         assert found["metrics"][measure] == pytest.approx(judged[space][measure])
     assert judged["observed"]["set_log_loss"] != judged["cardinality"]["set_log_loss"]
+
+
+def test_the_grids_have_at_most_six_settings_and_fit_the_methods():
+    for profile in SUITES["public"].values():
+        for name, grid in profile.grids.items():
+            if name != "pooled":
+                assert np.prod([len(values) for values in grid.values()]) <= 6, name
+        pooled = profile.grids["pooled"]
+        counts = {part: np.prod([len(values) for values in grid.values()]) for part, grid in pooled.items()}
+        assert counts["linear"] == counts["rbf"] and sum(counts.values()) - counts["linear"] <= 6
+        assert {judged.grid for judged in JUDGED.values()} <= profile.grids.keys()
+    assert all("gamma" in SUITES["public"][name].grids["svm"] for name in SUITES["public"] if name != "tmc2007-500")
+    assert SUITES["public"]["tmc2007-500"].grids["svm"].keys() == {"C"}  # 21,519 rows
+    assert PUBLIC_GRIDS["nets"]["Cs"] == (PUBLIC_GRIDS["linear"]["C"],)
 
 
 # BOOMER

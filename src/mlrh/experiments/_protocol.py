@@ -69,11 +69,30 @@ FULL_GRIDS: dict[str, dict[str, Any]] = {
     "neighbours": {"n_neighbors": (5, 10, 15, 20, 30)},
     "nets": {"cv": (5,), "Cs": (0.001, 0.01, 0.1, 1.0, 10.0, 100.0), "l1_ratios": (0.1, 0.5, 0.9)},
 }
-# At most six settings each, for the comparison on public sets.
+# At most six settings each, for the comparison on public sets; a pool has six of its members in all.
+LINEAR_C = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 PUBLIC_GRIDS: dict[str, dict[str, Any]] = {
-    "linear": {"C": (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)},
+    "linear": {"C": LINEAR_C},
     "rbf": {"C": (1.0, 10.0, 100.0), "gamma": (0.3, 1.0)},
+    "svm": {"C": (1.0, 10.0, 100.0), "gamma": (0.3, 1.0)},
+    "boosted": {"n_estimators": (100, 200), "max_depth": (3, 6)},
+    "pooled": {
+        "rbf": {"C": (1.0, 10.0, 100.0), "gamma": (0.3,)},
+        "linear": {"C": (0.1, 1.0, 10.0)},  # in place of it where there are many rows
+        "boosted": {"n_estimators": (200,), "max_depth": (6,)},
+        "forest": {"n_estimators": (200,), "min_samples_leaf": (1, 3)},
+    },
+    "automatic": {"time_budget": (20.0,), "quality": ("best",)},  # seconds for each measure
+    "forest": {"n_estimators": (200,), "min_samples_leaf": (1, 3)},
+    "neighbours": {"n_neighbors": (5, 10, 15, 20, 30, 50)},
+    "iblr": {"n_neighbors": (5, 10, 20), "C": (0.1, 1.0)},
+    "nets": {"cv": (3,), "Cs": (LINEAR_C,), "l1_ratios": ((0.5,),)},  # CCnet chooses for each label by itself
+    "boomer": {"loss": ("logistic-decomposable", "logistic-non-decomposable"), "max_rules": (125, 250, 500)},
 }
+# Sets with one split have time for a longer search.
+PUBLISHED_GRIDS = {**PUBLIC_GRIDS, "automatic": {"time_budget": (200.0,), "quality": ("best",)}}
+# Above 5,000 rows support vector machines are linear.
+LARGE_GRIDS = {**PUBLISHED_GRIDS, "svm": {"C": LINEAR_C}}
 PROFILES = {
     "quick": Profile("quick", (0,), 3, 10, QUICK_GRIDS),
     "full": Profile("full", (0, 1, 2, 3, 4), 5, 50, FULL_GRIDS),
@@ -86,7 +105,8 @@ SUITES = {
     "public": {
         **{name: Profile("public", (0, 1, 2, 3, 4), 5, 0, PUBLIC_GRIDS) for name in ("emotions", "scene", "yeast")},
         **{name: Profile("public", (0, 1), 5, 0, PUBLIC_GRIDS) for name in ("birds", "medical", "flags", "cal500")},
-        **{name: Profile("public", (0,), 3, 0, PUBLIC_GRIDS) for name in ("corel5k", "bibtex", "tmc2007-500")},
+        **{name: Profile("public", (0,), 3, 0, PUBLISHED_GRIDS) for name in ("corel5k", "bibtex")},
+        "tmc2007-500": Profile("public", (0,), 3, 0, LARGE_GRIDS),
     }
 }
 PUBLISHED_SPLITS = ("corel5k", "bibtex", "tmc2007-500")
