@@ -223,7 +223,7 @@ def _behind(measure, gain):
 def _chance(p, n_sets):
     if n_sets < MIN_SETS:
         return f"Whether that is chance can't be told from so few sets; the test needs {MIN_SETS}."
-    return f"That is {'more than chance' if p < LEVEL else 'no more than chance may bring'} (p = {p:.3f})."
+    return f"That {'is more than' if p < LEVEL else 'may be'} chance (p = {p:.3f})."
 
 
 def _unfinished(standings):
@@ -321,15 +321,16 @@ def _chance_section(compared) -> Iterable[Section]:
             (other, f"{wins}/{ties}/{lost}", _signed(factor * gain, decimals), f"{p:.3f}", "yes" if p < LEVEL else "no")
             for other, wins, ties, lost, gain, p in _tests(found)
         ]
-        columns = ("", "wins/ties/losses", "mean difference", "p", "more than chance")
+        columns = ("", "wins/ties/losses", "mean gain", "p", "more than chance")
         name = f"{title[0].upper()}{title[1:]}: {found.methods[0]} against each other"
         tables.append(Table(name, columns, tuple(rows)))
         losses.append(_losses(found))
     if tables:
         words = (
             "The first by mean rank against each other method: on how many sets it is better, level and worse; the "
-            "mean difference over the sets that both finished (the first minus the other); p of Wilcoxon's signed-rank "
-            f"test over sets, with Holm's correction for the number of methods; and whether p is below {LEVEL:g}.",
+            "mean gain over the sets that both finished, above 0 where the first is better; p of Wilcoxon's "
+            "signed-rank test over sets, with Holm's correction for the number of methods; and whether p is below "
+            f"{LEVEL:g}.",
         )
         yield Section("More than chance?", (*words, *losses), tuple(tables))
 
