@@ -17,7 +17,7 @@ NUMERICAL_TORCH := tests/test_torch_loss.py tests/test_torch_distribution.py
 export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-all test-kernels test-oldest fuzz lock release bench lint types imports clean
+.PHONY: help run test test-slow test-all test-kernels test-oldest fuzz lock release bench boomer lint types imports clean
 
 help:
 	@echo "make run           the paper's tables beside its figures (mlrh reproduce), into reproduction/"
@@ -29,6 +29,7 @@ help:
 	@echo "                   every access of compiled code beyond an array is an error"
 	@echo "make fuzz          random files and requests, FUZZ_SECONDS (300) for each kind"
 	@echo "make bench         speed beside scikit-learn and LibMultiLabel, into benchmarks/results/ (about an hour)"
+	@echo "make boomer        BOOMER, for mlrh compare --suite public, in .venv-boomer"
 	@echo "make lint          ruff: rules and formatting"
 	@echo "make types         mypy"
 	@echo "make imports       import order of the modules"
@@ -79,6 +80,9 @@ bench: $(VENV)/installed
 	-$(BIN)/python -m benchmarks.adapters.libmultilabel
 	$(BIN)/python -m benchmarks.run --output benchmarks/results/bench.json $(BENCH_ARGS)
 
+# One method of the comparison on public sets, which needs other versions than those here.
+boomer: $(VENV)-boomer/installed
+
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -111,7 +115,7 @@ release: $(VENV)-release/installed
 	cd $(DIST) && sha256sum mlrh-* > SHA256SUMS
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-release $(VENV)-libmultilabel build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-release $(VENV)-libmultilabel $(VENV)-boomer build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -132,6 +136,11 @@ $(VENV)/installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)-release/installed: requirements-release.txt
 	$(PYTHON) -m venv $(VENV)-release
 	$(VENV)-release/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-release.txt
+	touch $@
+
+$(VENV)-boomer/installed: requirements-boomer.txt
+	$(PYTHON) -m venv $(VENV)-boomer
+	$(VENV)-boomer/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-boomer.txt
 	touch $@
 
 $(VENV)-oldest/installed: pyproject.toml constraints-oldest.txt

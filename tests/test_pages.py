@@ -220,23 +220,3 @@ def test_reliability_adds_up_the_bins_of_all_folds():
 def test_shares_of_sizes_are_weighted_by_rows():
     records = {(0, 0): a_record("m", 0, true_sizes=[0, 3, 1]), (0, 1): a_record("m", 1, true_sizes=[0, 1, 0])}
     np.testing.assert_allclose(pages.size_shares(records, "true_sizes"), [0, 0.8, 0.2])
-
-
-def suite_record(method, dataset, fold, **metrics):
-    return {"dataset": dataset, "method": method, "seed": 0, "fold": fold, "metrics": metrics, "fit_seconds": 1.0}
-
-
-def test_a_suite_has_a_table_per_measure_with_mean_ranks():
-    records = [
-        suite_record("A", "scene", 0, exact_match=0.5, hamming_loss=0.1),
-        suite_record("A", "scene", 1, exact_match=0.7, hamming_loss=0.1),
-        suite_record("B", "scene", 0, exact_match=0.4, hamming_loss=0.1),
-        suite_record("B", "scene", 1, exact_match=0.4, hamming_loss=0.1),
-        suite_record("B", "yeast", 0, exact_match=0.2, hamming_loss=0.3),
-        suite_record("A", "yeast", 0),  # out of time
-    ]
-    (section,) = pages.suite_sections(records, ("A", "B", "C"))
-    exact, hamming = section.tables[:2]
-    assert exact.columns == ("", "scene", "yeast", "mean rank")
-    assert exact.rows == (("A", "**60.00**", "", "1.75"), ("B", "40.00", "**20.00**", "1.50"), ("C", "", "", "2.75"))
-    assert [row[3] for row in hamming.rows] == ["2.00", "1.25", "2.75"]

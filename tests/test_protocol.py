@@ -21,6 +21,7 @@ from mlrh import MLRHClassifier
 from mlrh.data import load_digit_scenes
 from mlrh.experiments import _methods as methods
 from mlrh.experiments import _protocol as plans
+from mlrh.experiments import _public as public
 from mlrh.experiments._protocol import run_task
 from mlrh.experiments._records import KEY, key_of
 from mlrh.experiments._reproduce import digit_scenes, multiclass_datasets
@@ -190,7 +191,7 @@ def test_a_method_of_the_suite_is_tuned_and_decides_for_each_measure():
     tasks = plans.public_tasks(dataset, profile, ["MLRH (linear, observed)"])
     assert [(task.seed, task.fold) for task in tasks] == [(0, fold) for fold in range(5)]
     record = run_task(tasks[0], dataset, profile)[0]
-    assert record["settings"].keys() == methods.MEASURES.keys()
+    assert record["settings"].keys() == public.MEASURES.keys()
     rows = plans._rows(tasks[0], dataset, profile, plans.N_FOLDS)
     for measure, decision in (("exact_match", "exact_match"), ("hamming_loss", "hamming"), ("f1_example", "f1")):
         model = MLRHClassifier(label_space="observed", decision=decision, **record["settings"][measure]).fit(
@@ -209,14 +210,15 @@ def test_what_takes_too_long_is_on_record_as_out_of_time(monkeypatch):
         while time.process_time() < start + 60:
             np.sort(np.arange(1000.0))
 
-    monkeypatch.setitem(methods.JUDGED, "slow", methods.Judged("linear", compute))
+    monkeypatch.setitem(public.JUDGED, "slow", public.Judged("linear", compute))
     monkeypatch.setattr("mlrh.experiments._protocol.MAX_SECONDS", 0.1)
     dataset, profile = small_dataset(), TINY
     record = run_task(plans.public_tasks(dataset, profile, ["slow"])[0], dataset, profile)[0]
     assert record["metrics"] == {} and record["out_of_time"] == 0.1
 
 
-def test_a_method_is_not_run_on_more_rows_than_it_can_take(monkeypatch):
-    monkeypatch.setitem(methods.JUDGED, "small", methods.Judged("linear", None, max_rows=47))
-    profile = TINY
-    assert plans.public_tasks(small_dataset(), profile, ["small"]) == []  # 48 training rows
+def test_a_method_is_not_run_on_more_rows_than_it_can_take_and_that_is_on_record(monkeypatch):
+    monkeypatch.setitem(public.JUDGED, "small", public.Judged("linear", None, max_rows=47))
+    dataset = small_dataset()
+    record = run_task(plans.public_tasks(dataset, TINY, ["small"])[0], dataset, TINY)[0]  # 48 training rows
+    assert record["metrics"] == {} and record["max_rows"] == 47

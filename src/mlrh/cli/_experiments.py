@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -66,8 +67,12 @@ def compare(
     suite: Annotated[
         str | None, typer.Option("--suite", help="Instead of a file: public, the comparison on ten public sets.")
     ] = None,
-    data: Annotated[
-        list[str] | None, typer.Option("--data", help="With --suite: only this set; may be repeated. Default: all.")
+    sets: Annotated[
+        list[str] | None, typer.Option("--sets", help="With --suite: only this set; may be repeated. Default: all.")
+    ] = None,
+    seeds: Annotated[
+        list[int] | None,
+        typer.Option("--seeds", help="With --suite: only the folds of this seed; may be repeated. Default: all."),
     ] = None,
     labels: LabelsOption = None,
     ignore: IgnoreOption = None,
@@ -75,7 +80,9 @@ def compare(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            "--method", help=f"One of {METHODS}; with --suite, a method of its page. Repeatable. Default: all."
+            "--method",
+            "--methods",
+            help=f"One of {METHODS}; with --suite, a method of its page. Repeatable. Default: all.",
         ),
     ] = None,
     output: Annotated[
@@ -89,7 +96,8 @@ def compare(
     """Compare MLRH with other methods on your own file, by nested cross validation.
 
     Every method sees the same 5 outer folds and chooses its hyperparameters by cross validation on the training part.
-    A run that was stopped goes on where it was. With --suite, the methods are compared on public sets.
+    A run that was stopped goes on where it was. With --suite, the methods are compared on public sets; parts of that,
+    chosen by --methods, --sets and --seeds, add to the records of the same folder, and the page shows all of them.
 
     Example: `mlrh compare songs.csv --labels happy,sad,calm --method mlrh-linear --method br-lr`
     """
@@ -99,7 +107,7 @@ def compare(
     if (file is None) == (suite is None):
         raise ValueError("Name a data file, or --suite public for the comparison on public sets.")
     if suite is not None:
-        _compare_suite(suite, data, method, output, data_dir, jobs)
+        _compare_suite(suite, sets, method, seeds, output, data_dir, jobs)
         return
     families = _families(method)
     name, table = _named_data(file, labels, format, data_dir)
@@ -111,9 +119,9 @@ def compare(
     _publish(page, output)
 
 
-def _compare_suite(suite, names, methods, output, data_dir, jobs):
-    from mlrh.experiments._methods import JUDGED
+def _compare_suite(suite, names, methods, seeds, output, data_dir, jobs):
     from mlrh.experiments._protocol import SUITES
+    from mlrh.experiments._public import JUDGED
     from mlrh.experiments._reproduce import compare_suite, public_dataset
 
     profiles = _among(SUITES, suite, "suite")
@@ -121,12 +129,18 @@ def _compare_suite(suite, names, methods, output, data_dir, jobs):
         _among(profiles, name, "data set of the suite")
     for method in methods or ():
         _among(JUDGED, method, "method of the suite")
-    found = [public_dataset(name, data_dir) for name in dict.fromkeys(names or profiles)]
+    profiles = {name: _with_seeds(profile, seeds) for name, profile in profiles.items()}
+    found = [public_dataset(name, data_dir) for name in dict.fromkeys(names or profiles) if profiles[name].seeds]
     methods = tuple(dict.fromkeys(methods or JUDGED))
     output = output or Path(f"{suite}-comparison")
     with progress_on(Console(stderr=True), output) as report:
         page = compare_suite(found, profiles, methods, output, n_jobs=jobs, report=report)
     _publish(page, output)
+
+
+def _with_seeds(profile, seeds):
+    """The profile with only those of its seeds that are asked for."""
+    return replace(profile, seeds=tuple(seed for seed in profile.seeds if not seeds or seed in seeds))
 
 
 def _among(known, name, what):

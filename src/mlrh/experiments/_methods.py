@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from inspect import signature
 from typing import Any
@@ -39,9 +38,8 @@ from mlrh.baselines import (
     independent_set_log_proba,
 )
 from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
-from mlrh.estimators.cv import SEARCH_TOL, best_index, log_prob, validation_scores
+from mlrh.estimators.cv import SEARCH_TOL, best_index, validation_scores
 from mlrh.estimators.kernel import gamma_scale
-from mlrh.metrics import evaluate
 
 CHAINED = next(iter(signature(ClassifierChain).parameters))  # "estimator" from scikit-learn 1.7 on
 
@@ -95,15 +93,15 @@ def _mlrh(grid_name, estimator, by_name, cost=1.0):
 
     def outcomes(rows, grid, settings=None):
         scorers = [DecisionScorer(decision, "exact_match") for decision in by_name.values()]
-        chosen = settings or _chosen_by_path(estimator, rows, grid, scorers)
+        chosen = settings or chosen_by_path(estimator, rows, grid, scorers)
         fitted: dict[tuple, tuple] = {}
         result = {}
         for (name, decision), setting in zip(by_name.items(), chosen, strict=True):
             key = tuple(sorted(setting.items()))
             if key not in fitted:
-                fitted[key] = _timed(clone(estimator).set_params(**_absolute(setting, rows)).fit, rows.X, rows.Y)
+                fitted[key] = timed(clone(estimator).set_params(**absolute(setting, rows)).fit, rows.X, rows.Y)
             model, fit_seconds = fitted[key]
-            (distribution, predicted), predict_seconds = _timed(_decided, model, rows.X_test, decision)
+            (distribution, predicted), predict_seconds = timed(_decided, model, rows.X_test, decision)
             log_prob, log_confidence = distribution.log_prob(rows.Y_test), distribution.log_prob(predicted)
             result[name] = Outcome(predicted, log_prob, log_confidence, setting, fit_seconds, predict_seconds)
         return result
@@ -116,7 +114,7 @@ def _decided(model, X, decision):
     return distribution, decisions.BY_NAME[decision](distribution)
 
 
-def _chosen_by_path(estimator, rows, grid, scorers):
+def chosen_by_path(estimator, rows, grid, scorers):
     """The best setting for each scorer: {"C": ..., "gamma": in units}."""
     gammas = grid.get("gamma")
     scores = validation_scores(
@@ -135,7 +133,7 @@ def _chosen_by_path(estimator, rows, grid, scorers):
     return chosen
 
 
-def _absolute(setting, rows):
+def absolute(setting, rows):
     """The setting with gamma as the estimators take it."""
     return setting | ({"gamma": setting["gamma"] * rows.gamma_unit} if "gamma" in setting else {})
 
@@ -150,8 +148,8 @@ def _svm(name, wrap, cost):
             scores = [svm_scores(wrap, rows.X, rows.Y, split, grid, rows.gamma_unit) for split in rows.inner]
             gamma, C = best_index(np.array(scores))
             setting = {"C": grid["C"][C], "gamma": grid["gamma"][gamma]}
-        model, fit_seconds = _timed(wrap(SVC(**_absolute(setting, rows))).fit, rows.X, rows.Y)
-        predicted, predict_seconds = _timed(model.predict, rows.X_test)
+        model, fit_seconds = timed(wrap(SVC(**absolute(setting, rows))).fit, rows.X, rows.Y)
+        predicted, predict_seconds = timed(model.predict, rows.X_test)
         return {name: Outcome(np.asarray(predicted), None, None, setting, fit_seconds, predict_seconds)}
 
     return Family((name,), "rbf", outcomes, cost)
@@ -185,8 +183,8 @@ def _searched(name, grid_name, estimator, parameter, log_prob_of, *, seeded=(), 
         if not settings and len(grid[own]) > 1:
             search = GridSearchCV(model, {parameter: grid[own]}, cv=rows.inner, scoring="accuracy", refit=False)
             setting = search.fit(rows.X, rows.Y).best_params_
-        model, fit_seconds = _timed(clone(model).set_params(**setting).fit, rows.X, rows.Y)
-        predicted, predict_seconds = _timed(model.predict, rows.X_test)
+        model, fit_seconds = timed(clone(model).set_params(**setting).fit, rows.X, rows.Y)
+        predicted, predict_seconds = timed(model.predict, rows.X_test)
         predicted = np.asarray(predicted).astype(np.int8)
         log_prob, log_confidence = (log_prob_of(model, rows.X_test, Y) for Y in (rows.Y_test, predicted))
         plain = {name.rpartition("__")[2]: value for name, value in setting.items()}
@@ -195,25 +193,25 @@ def _searched(name, grid_name, estimator, parameter, log_prob_of, *, seeded=(), 
     return Family((name,), grid_name, outcomes, cost)
 
 
-def _of_independent_labels(model, X, Y):
+def of_independent_labels(model, X, Y):
     return independent_set_log_proba(model.predict_proba(X), Y)
 
 
-def _of_pairs(model, X, Y):
+def of_pairs(model, X, Y):
     """None where CorrLog has too many labels to sum over all sets."""
     return None if model.label_space_ is None else model.set_log_proba(X, Y)
 
 
-def _timed(function, *arguments):
+def timed(function, *arguments):
     begin = time.perf_counter()
     result = function(*arguments)
     return result, time.perf_counter() - begin
 
 
-_LOGISTIC = LogisticRegression(max_iter=2000)
+LOGISTIC = LogisticRegression(max_iter=2000)
 # The most probable set of a chain is found where its probability is at least that. Exact search would never end on data
 # sets of a hundred labels, where every set is improbable; with this, it takes at most 100 steps per label and row.
-_EPSILON = 0.01
+EPSILON = 0.01
 FAMILIES = {
     "mlrh-rbf": _mlrh(
         "rbf", KernelMLRHClassifier(n_jobs=1), {"MLRH-WTA (RBF)": "exact_match", "MLRH-MP (RBF)": "hamming"}, cost=4
@@ -230,12 +228,10 @@ FAMILIES = {
     ),
     "br-svm": _svm("BR-SVM (RBF)", OneVsRestClassifier, cost=3),
     "lp-svm": _svm("LP-SVM (RBF)", LabelPowerset, cost=2),
-    "lp-lr": _searched(
-        "LP-LR", "linear", LabelPowerset(_LOGISTIC), "estimator__C", LabelPowerset.set_log_proba, cost=3
-    ),
-    "br-lr": _searched("BR-LR", "linear", OneVsRestClassifier(_LOGISTIC), "estimator__C", _of_independent_labels),
+    "lp-lr": _searched("LP-LR", "linear", LabelPowerset(LOGISTIC), "estimator__C", LabelPowerset.set_log_proba, cost=3),
+    "br-lr": _searched("BR-LR", "linear", OneVsRestClassifier(LOGISTIC), "estimator__C", of_independent_labels),
     "cc-lr": _searched(
-        "CC-LR", "linear", ClassifierChain(OrConstant(_LOGISTIC)), f"{CHAINED}__estimator__C", chain_set_log_proba
+        "CC-LR", "linear", ClassifierChain(OrConstant(LOGISTIC)), f"{CHAINED}__estimator__C", chain_set_log_proba
     ),
     "lp-rf": _searched(
         "LP-RF",
@@ -246,81 +242,20 @@ FAMILIES = {
         seeded=["estimator__random_state"],
         cost=2,
     ),
-    "ml-knn": _searched("ML-kNN", "neighbours", MLkNN(), "n_neighbors", _of_independent_labels, cost=0.5),
-    "iblr": _searched("IBLR-ML", "neighbours", IBLR(), "n_neighbors", _of_independent_labels, cost=0.5),
-    "iblr-plus": _searched("IBLR-ML+", "neighbours", IBLR(with_features=True), "n_neighbors", _of_independent_labels),
-    "corrlog": _searched("CorrLog", "linear", CorrLog(), "C", _of_pairs, cost=2),
+    "ml-knn": _searched("ML-kNN", "neighbours", MLkNN(), "n_neighbors", of_independent_labels, cost=0.5),
+    "iblr": _searched("IBLR-ML", "neighbours", IBLR(), "n_neighbors", of_independent_labels, cost=0.5),
+    "iblr-plus": _searched("IBLR-ML+", "neighbours", IBLR(with_features=True), "n_neighbors", of_independent_labels),
+    "corrlog": _searched("CorrLog", "linear", CorrLog(), "C", of_pairs, cost=2),
     # It chooses its penalties itself, label by label, so that there is only one value of cv.
-    "ccnet": _searched("CCnet", "nets", CCnet(epsilon=_EPSILON), "cv", CCnet.set_log_proba, cost=4),
+    "ccnet": _searched("CCnet", "nets", CCnet(epsilon=EPSILON), "cv", CCnet.set_log_proba, cost=4),
     "pcc-lr": _searched(
         "PCC-LR",
         "linear",
-        ProbabilisticChain(_LOGISTIC, epsilon=_EPSILON),
+        ProbabilisticChain(LOGISTIC, epsilon=EPSILON),
         "estimator__C",
         ProbabilisticChain.set_log_proba,
         cost=2,
     ),
-}
-
-
-# The comparison on public sets: every method is tuned, and decides, for the measure it is judged by.
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A method of the comparison on public sets.
-
-    grid : its part of the grids of a profile
-    results : (rows, grid) -> the part of a record with "metrics", "settings" by measure, and the seconds of a fit
-    max_rows : training rows up to which it is run; None: any number
-    """
-
-    grid: str
-    results: Callable[..., dict]
-    max_rows: int | None = None
-
-
-MEASURES = {  # the decision and the scorer that fit each measure
-    "exact_match": ("exact_match", DecisionScorer("exact_match", "exact_match")),
-    "hamming_loss": ("hamming", DecisionScorer("hamming", "hamming")),
-    "f1_example": ("f1", DecisionScorer("f1", "f1")),
-    "set_log_loss": ("exact_match", log_prob),
-}
-MAX_KERNEL_ROWS = 5000  # time grows with their cube
-
-
-def _judged(estimator, rows, grid):
-    """The results of an MLRH classifier: one search serves all measures, each measure has a setting of its own."""
-    chosen = _chosen_by_path(estimator, rows, grid, [scorer for _, scorer in MEASURES.values()])
-    fitted: dict[tuple, tuple] = {}
-    metrics, settings, seconds = {}, {}, []
-    for (measure, (decision, _)), setting in zip(MEASURES.items(), chosen, strict=True):
-        key = tuple(setting.values())
-        if key not in fitted:
-            model, took = _timed(clone(estimator).set_params(**_absolute(setting, rows)).fit, rows.X, rows.Y)
-            fitted[key] = model.distribution(rows.X_test), took
-        distribution, took = fitted[key]
-        found = evaluate(rows.Y_test, decisions.BY_NAME[decision](distribution), distribution.log_prob(rows.Y_test))
-        metrics[measure], settings[measure] = found[measure], setting
-        seconds.append(took)
-    metrics["impossible_share"] = found["impossible_share"]
-    return {"metrics": metrics, "settings": settings, "fit_seconds": seconds[0]}
-
-
-def _of_spaces(grid, estimator, max_rows=None):
-    """A method per label space, by name."""
-    words = {"linear": "linear", "rbf": "RBF"}[grid]
-    return {
-        f"MLRH ({words}, {space})": Judged(
-            grid, partial(_judged, clone(estimator).set_params(label_space=space)), max_rows
-        )
-        for space in ("cardinality", "observed", "open")
-    }
-
-
-JUDGED = {
-    **_of_spaces("linear", MLRHClassifier(n_jobs=1)),
-    **_of_spaces("rbf", KernelMLRHClassifier(n_jobs=1), MAX_KERNEL_ROWS),
 }
 
 

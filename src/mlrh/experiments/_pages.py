@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from mlrh.experiments import _plots as plots
-from mlrh.experiments._methods import FAMILIES, MAX_ITER, MEASURES, PROGRAM_NAMES
+from mlrh.experiments._methods import FAMILIES, MAX_ITER, PROGRAM_NAMES
 from mlrh.experiments._protocol import N_FOLDS, N_MULTICLASS_FOLDS
 from mlrh.experiments._report import Figure, Section, Table
 from mlrh.metrics import NAMES
@@ -31,7 +31,6 @@ COLUMNS = (  # title, metric, factor, decimals, whether higher is better (None: 
     ("fit, s", "fit_seconds", 1, 2, None),
     ("predict, s", "predict_seconds", 1, 3, None),
 )
-SUITE_COLUMNS = [column for column in COLUMNS if column[1] in (*MEASURES, "impossible_share", "fit_seconds")]
 MULTICLASS_EXTRA = (("n_iter", ".0f"), ("train_log_loss", ".4f"))
 PLOTTED = ("MLRH-WTA (RBF)", "MLRH-WTA (RBF, observed)", "BR-LR", "LP-RF")  # first, if they are there
 MAX_SERIES = 4
@@ -244,49 +243,6 @@ def _size_figure(name, methods):
     series = [(label, share[: len(sizes)].tolist()) for label, share in shares]
     svg = plots.size_plot(list(sizes), series, title=f"sizes: {name}")
     return Figure(svg, f"Share of the rows of {name} by number of labels, true and predicted.")
-
-
-def suite_sections(records, methods) -> Iterator[Section]:
-    """A table for each measure: methods by data sets, with mean ranks; and which splits were used."""
-    names = dict.fromkeys(record["dataset"] for record in records)
-    by_set = {name: by_method(record for record in records if record["dataset"] == name) for name in names}
-    tables = [_suite_table(by_set, methods, column) for column in SUITE_COLUMNS]
-    splits = ", ".join(f"{name} {max(map(len, own.values()))}" for name, own in by_set.items())
-    words = (
-        f"Means over the splits of a set ({splits}; one split is the published one, others are five folds of one or "
-        "more seeds). Mean rank: 1 is the best of the methods here. A method that took too long, or that is not run on "
-        "so many rows, is last.",
-    )
-    yield Section("Methods by data sets", words, tuple(tables))
-
-
-def _suite_table(by_set, methods, column):
-    title, metric, factor, decimals, higher = column
-    means = {
-        name: {method: spread(values(own[method], metric)) for method in methods if method in own}
-        for name, own in by_set.items()
-    }
-    ranks = [_ranks([means[name].get(method) for method in methods], higher) for name in by_set]
-    rows = []
-    for place, method in enumerate(methods):
-        cells = []
-        for name in by_set:
-            best = _best(means[name], higher, factor, decimals)
-            cells.append(_mean_cell(means[name].get(method), factor, decimals, is_best=method in best))
-        mean_rank = "" if higher is None else f"{np.mean([own[place] for own in ranks]):.2f}"
-        rows.append((method, *cells, mean_rank))
-    return Table(title, ("", *by_set, "mean rank"), tuple(rows))
-
-
-def _ranks(spreads, higher):
-    """The rank of each method, 1 for the best and equal ranks shared; one without a figure is last."""
-    sign = -1 if higher else 1
-    return stats.rankdata([np.inf if own is None else sign * own.mean for own in spreads])
-
-
-def _mean_cell(own, factor, decimals, *, is_best):
-    text = "" if own is None else f"{own.mean * factor:.{decimals}f}"
-    return f"**{text}**" if is_best and text else text
 
 
 def descent_sections(records) -> Iterator[Section]:

@@ -23,7 +23,7 @@ DASHES = ("none", "7 3", "2 3", "10 3 2 3")
 SERIES = tuple(f"series-{number}" for number in range(1, len(SHAPES) + 1))
 
 
-def spread_plot(rows, *, title, axis, higher_is_better=True):
+def spread_plot(rows, *, title, axis, higher_is_better=True, dots="fold"):
     """SVG of one line per method: a dot for each fold, a bar at their mean, the mean's number at the right.
 
     Parameters
@@ -33,6 +33,8 @@ def spread_plot(rows, *, title, axis, higher_is_better=True):
         Numbers that are not finite have no mark; the mean is printed as it is.
     title, axis : str
         What the plot shows, and the quantity on its axis.
+    dots : str
+        What a dot stands for, in the legend.
     """
     rows = [_spread_row(*row) for row in rows]
     best = _best([row.mean for row in rows], higher_is_better)
@@ -42,7 +44,7 @@ def spread_plot(rows, *, title, axis, higher_is_better=True):
     low, high = _padded(every)
     scale = _Scale(low, high, MARGIN + gutter + 14, WIDTH - MARGIN - numbers - 14)
     published = any(math.isfinite(row.published) for row in rows)
-    legend = [(_fold, "fold"), (_mean, "mean"), (_published, "published")][: 3 if published else 2]
+    legend = [(_fold, dots), (_mean, "mean"), (_published, "published")][: 3 if published else 2]
     parts, top = _head(title, legend)
     lines = [_wrapped(row.name, gutter, 2) for row in rows]
     bottom = top + sum(_row_height(names) for names in lines)
@@ -150,6 +152,38 @@ def descent_plot(series, *, title):
             parts.append(_marker("end", place, *runs[-1][-1], radius=5.5, tip=tip))
     parts.append(_below(across, floor + 42, "iteration"))
     return _document(title, [name for name, _ in series], floor + 52, parts)
+
+
+def scatter_plot(points, *, title, across, up):
+    """SVG of one mark per method; those that no other method beats in both numbers, less across and more up, are named.
+
+    Parameters
+    ----------
+    points : list of (name, x, y)
+        x is positive, on a logarithmic axis.
+    title, across, up : str
+        What the plot shows, and the quantities on its axes.
+    """
+    decades = _decades([math.log10(x) for _, x, _ in points])
+    low, high = _padded([y for _, _, y in points])
+    parts, top = _head(title, [])
+    parts.append(_text(MARGIN, top + 4, up, fill="muted"))
+    level = _Scale(low, high, top + 22 + 300, top + 22)
+    along = _Scale(decades[0], decades[-1], 56, WIDTH - MARGIN - 14)
+    parts += _horizontal_grid(level, along, _ticks(low, high, 5))
+    for decade in decades[:: math.ceil(len(decades) / 6)]:
+        parts += _upright(along(decade), level.stop, level.start, "10" + str(decade).translate(_SUPERSCRIPT))
+    for name, x, y in points:
+        place = along(math.log10(x)), level(y)
+        is_best = not any(a <= x and b >= y and (a, b) != (x, y) for _, a, b in points)
+        tip = f"{one_line(name)}: {x:.3g}, {_number(y)}"
+        parts.append(_marker("point", 0 if is_best else 1, *place, radius=5.5, tip=tip))
+        if is_best:
+            # At the left of its mark where there is no room at the right.
+            fits = place[0] + 10 + _width(one_line(name)) <= WIDTH - MARGIN
+            parts.append(_text(place[0] + (10 if fits else -10), place[1] + 5, name, anchor="start" if fits else "end"))
+    parts.append(_below(along, level.start + 42, across))
+    return _document(title, [name for name, _, _ in points], level.start + 52, parts)
 
 
 # Input
@@ -468,7 +502,7 @@ def _wrapped(text, room, most, bold=False):
     if most == 1 or _width(text, bold) <= room:
         return [_fit(text, room, bold)]
     fits = next((n for n in range(len(text), 1, -1) if _width(text[:n], bold) <= room), 1)
-    breaks = (n for n in range(fits, fits // 2, -1) if text[n - 1] in " -_/,=+" or text[n : n + 1] in (" ", "("))
+    breaks = (n for n in range(fits, max(fits // 2 - 1, 0), -1) if text[n - 1] in " -_/,=+" or text[n : n + 1] in (" ", "("))
     cut = next(breaks, fits)
     return [text[:cut].rstrip(), *_wrapped(text[cut:].lstrip(), room, most - 1, bold)]
 

@@ -25,7 +25,8 @@ from mlrh.automatic import make_preprocessor
 from mlrh.data import MultilabelData
 from mlrh.estimators import MLRHClassifier
 from mlrh.estimators.cv import best_index
-from mlrh.experiments._methods import FAMILIES, JUDGED, MAX_ITER, PROGRAMS, Rows, measure_program, svm_scores
+from mlrh.experiments._methods import FAMILIES, MAX_ITER, PROGRAMS, Rows, measure_program, svm_scores
+from mlrh.experiments._public import JUDGED, MAX_SECONDS
 from mlrh.experiments._records import key_of
 from mlrh.metrics import evaluate, size_counts
 
@@ -68,11 +69,30 @@ FULL_GRIDS: dict[str, dict[str, Any]] = {
     "neighbours": {"n_neighbors": (5, 10, 15, 20, 30)},
     "nets": {"cv": (5,), "Cs": (0.001, 0.01, 0.1, 1.0, 10.0, 100.0), "l1_ratios": (0.1, 0.5, 0.9)},
 }
-# At most six settings each, for the comparison on public sets.
+# At most six settings each, for the comparison on public sets; a pool has six of its members in all.
+LINEAR_C = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 PUBLIC_GRIDS: dict[str, dict[str, Any]] = {
-    "linear": {"C": (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)},
+    "linear": {"C": LINEAR_C},
     "rbf": {"C": (1.0, 10.0, 100.0), "gamma": (0.3, 1.0)},
+    "svm": {"C": (1.0, 10.0, 100.0), "gamma": (0.3, 1.0)},
+    "boosted": {"n_estimators": (100, 200), "max_depth": (3, 6)},
+    "pooled": {
+        "rbf": {"C": (1.0, 10.0, 100.0), "gamma": (0.3,)},
+        "linear": {"C": (0.1, 1.0, 10.0)},  # in place of it where there are many rows
+        "boosted": {"n_estimators": (200,), "max_depth": (6,)},
+        "forest": {"n_estimators": (200,), "min_samples_leaf": (1, 3)},
+    },
+    "automatic": {"time_budget": (20.0,), "quality": ("best",)},  # seconds for each measure
+    "forest": {"n_estimators": (200,), "min_samples_leaf": (1, 3)},
+    "neighbours": {"n_neighbors": (5, 10, 15, 20, 30, 50)},
+    "iblr": {"n_neighbors": (5, 10, 20), "C": (0.1, 1.0)},
+    "nets": {"cv": (3,), "Cs": (LINEAR_C,), "l1_ratios": ((0.5,),)},  # CCnet chooses for each label by itself
+    "boomer": {"loss": ("logistic-decomposable", "logistic-non-decomposable"), "max_rules": (125, 250, 500)},
 }
+# Sets with one split have time for a longer search.
+PUBLISHED_GRIDS = {**PUBLIC_GRIDS, "automatic": {"time_budget": (200.0,), "quality": ("best",)}}
+# Above 5,000 rows support vector machines are linear.
+LARGE_GRIDS = {**PUBLISHED_GRIDS, "svm": {"C": LINEAR_C}}
 PROFILES = {
     "quick": Profile("quick", (0,), 3, 10, QUICK_GRIDS),
     "full": Profile("full", (0, 1, 2, 3, 4), 5, 50, FULL_GRIDS),
@@ -85,13 +105,11 @@ SUITES = {
     "public": {
         **{name: Profile("public", (0, 1, 2, 3, 4), 5, 0, PUBLIC_GRIDS) for name in ("emotions", "scene", "yeast")},
         **{name: Profile("public", (0, 1), 5, 0, PUBLIC_GRIDS) for name in ("birds", "medical", "flags", "cal500")},
-        **{name: Profile("public", (0,), 3, 0, PUBLIC_GRIDS) for name in ("corel5k", "bibtex", "tmc2007-500")},
+        **{name: Profile("public", (0,), 3, 0, PUBLISHED_GRIDS) for name in ("corel5k", "bibtex")},
+        "tmc2007-500": Profile("public", (0,), 3, 0, LARGE_GRIDS),
     }
 }
 PUBLISHED_SPLITS = ("corel5k", "bibtex", "tmc2007-500")
-# Of processor time, so that other work on the machine changes nothing, for a task of the comparison on public sets.
-# What takes longer is out of time.
-MAX_SECONDS = 900
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,16 +192,15 @@ def nested_tasks(dataset, profile, families=tuple(FAMILIES)) -> list[Task]:
 
 
 def public_tasks(dataset, profile, methods=tuple(JUDGED)) -> list[Task]:
-    """The methods of the comparison on public sets that can take as many rows, on all outer folds."""
-    digest, tasks = dataset.digest(), []
-    n_train = len(dataset.split(N_FOLDS, 0, 0)[0])
-    for method in methods:
-        judged = JUDGED[method]
-        if judged.max_rows is None or n_train <= judged.max_rows:
-            plan = _plan(digest, PUBLIC, method, [profile.inner_folds, profile.grids[judged.grid]])
-            folds = range(dataset.n_folds)
-            tasks += [Task(plan, dataset.name, PUBLIC, method, s, fold) for s in profile.seeds for fold in folds]
-    return tasks
+    """The methods of the comparison on public sets, on all outer folds; of all methods seed by seed."""
+    digest = dataset.digest()
+    plans = {m: _plan(digest, PUBLIC, m, [profile.inner_folds, profile.grids[JUDGED[m].grid]]) for m in methods}
+    return [
+        Task(plans[method], dataset.name, PUBLIC, method, seed, fold)
+        for seed in profile.seeds
+        for method in methods
+        for fold in range(dataset.n_folds)
+    ]
 
 
 def paper_search_tasks(dataset, profile) -> list[Task]:
@@ -326,8 +343,11 @@ def _descent_results(task, dataset, profile):
 
 
 def _public_results(task, dataset, profile):
-    """All measures of a method, or none where it is out of time."""
+    """All measures of a method, or none where it is out of time or not run on so many rows."""
     judged = JUDGED[task.family]
+    n_train = len(dataset.split(N_FOLDS, task.seed, task.fold)[0])
+    if judged.max_rows is not None and n_train > judged.max_rows:
+        return [{"method": task.family, "metrics": {}, "max_rows": judged.max_rows}]
     with _at_most(MAX_SECONDS):
         rows = _rows(task, dataset, profile, N_FOLDS)
         found = judged.results(rows, profile.grids[judged.grid])

@@ -21,6 +21,8 @@ from mlrh.experiments import _pages as pages
 from mlrh.experiments import _protocol as plans
 from mlrh.experiments._methods import FAMILIES, PROGRAMS, available_programs
 from mlrh.experiments._protocol import Dataset, Profile, Task, run_task
+from mlrh.experiments._public import JUDGED
+from mlrh.experiments._public_pages import suite_report
 from mlrh.experiments._records import RecordFile, key_of
 from mlrh.experiments._report import Report
 
@@ -170,7 +172,9 @@ def public_dataset(name, data_dir=None) -> Dataset:
 
 
 def compare_suite(datasets, profiles, methods, folder, *, n_jobs=None, report=lambda stage, progress: None) -> Report:
-    """The report of several methods on several public sets.
+    """The report of the comparison on public sets, after running what the records lack of some methods on some sets.
+
+    The page is of all records in the folder, so that the comparison can be run in parts.
 
     Parameters
     ----------
@@ -179,21 +183,17 @@ def compare_suite(datasets, profiles, methods, folder, *, n_jobs=None, report=la
     methods : names of the methods
     folder, n_jobs, report : as for `reproduce`
     """
-    records, failures = [], []
+    failures, reasons = [], {method: JUDGED[method].missing() for method in methods}
     with RecordFile(Path(folder) / "records.jsonl") as file:
         for dataset in datasets:
-            work = _Run(file, {dataset.name: dataset}, profiles[dataset.name], n_jobs, report)
-            records += work.records_of(dataset.name, plans.public_tasks(dataset, profiles[dataset.name], methods))
+            profile = profiles[dataset.name]
+            work = _Run(file, {dataset.name: dataset}, profile, n_jobs, report)
+            here = [method for method in methods if not reasons[method]]
+            work.records_of(dataset.name, plans.public_tasks(dataset, profile, here))
             failures += work.failures
-    if not records:
-        raise ValueError(f"No method could be run: {failures[0]}.")
-    summary = (
-        "Every method is tuned by cross validation on the training part, and decides, for the measure it is judged by: "
-        "each measure has a setting of its own.",
-        *pages.missing((), failures),
-    )
-    sections = tuple(pages.suite_sections(records, methods))
-    return Report("Methods on public sets", summary, sections, pages.footer("mlrh compare --suite public"))
+        records = list(file.records)
+    left = [f"{method}: {reason}" for method, reason in reasons.items() if reason]
+    return suite_report(records, left=left, failures=failures)
 
 
 def run(

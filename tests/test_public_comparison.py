@@ -1,0 +1,259 @@
+"""The comparison on public sets: every method is tuned for each measure, and runs within its time and memory."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from experiment_samples import TINY, small_dataset
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import f1_score, hamming_loss, make_scorer
+from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import ClassifierChain
+from sklearn.svm import SVC, LinearSVC
+
+import mlrh
+from mlrh import MLRHClassifier, PooledSets
+from mlrh.baselines import LabelPowerset, independent_set_log_proba
+from mlrh.experiments import _boomer, _public
+from mlrh.experiments import _protocol as plans
+from mlrh.experiments import _reproduce as module
+from mlrh.experiments._protocol import PUBLIC_GRIDS, SUITES, run_task
+from mlrh.experiments._public import JUDGED, MEASURES, mean_of_trees
+from mlrh.experiments._reproduce import compare_suite
+from mlrh.metrics import evaluate
+
+TREES = {"n_estimators": (5,), "min_samples_leaf": (1, 3)}
+GRIDS = {
+    "linear": {"C": (0.1, 1.0)},
+    "rbf": {"C": (1.0, 10.0), "gamma": (0.3, 1.0)},
+    "svm": {"C": (1.0, 10.0), "gamma": (0.3, 1.0)},
+    "boosted": {"n_estimators": (5, 10), "max_depth": (2,)},
+    "pooled": {
+        "rbf": {"C": (1.0, 10.0), "gamma": (0.3,)},
+        "linear": {"C": (0.1, 1.0)},
+        "boosted": {"n_estimators": (5,), "max_depth": (2,)},
+        "forest": TREES,
+    },
+    "automatic": {"time_budget": (1.0,), "quality": ("fast",)},
+    "forest": TREES,
+    "neighbours": {"n_neighbors": (3, 5)},
+    "iblr": {"n_neighbors": (3, 5), "C": (0.1, 1.0)},
+    "nets": {"cv": (2,), "Cs": ((0.1, 1.0),), "l1_ratios": ((0.5,),)},
+    "boomer": {"loss": ("logistic-decomposable", "logistic-non-decomposable"), "max_rules": (2, 8)},
+}
+PROFILE = replace(TINY, grids=GRIDS)
+DATASET = small_dataset(n_samples=150)
+TASK = plans.public_tasks(DATASET, PROFILE, ["BR-LR"])[0]
+ROWS = plans._rows(TASK, DATASET, PROFILE, plans.N_FOLDS)
+ALWAYS = [method for method in JUDGED if method not in ("MLRH (automatic)", "BOOMER")]
+
+
+def result_of(method, rows=ROWS):
+    return JUDGED[method].results(rows, GRIDS[JUDGED[method].grid])
+
+
+@pytest.mark.parametrize("method", ALWAYS)
+def test_every_method_beats_the_most_frequent_set(method):
+    sets, counts = np.unique(ROWS.Y, axis=0, return_counts=True)
+    floor = evaluate(ROWS.Y_test, np.tile(sets[counts.argmax()], (len(ROWS.Y_test), 1)))
+    found = result_of(method)
+    assert found["metrics"]["exact_match"] > floor["exact_match"]
+    assert found["metrics"]["hamming_loss"] < floor["hamming_loss"]
+    assert found["metrics"]["f1_example"] > floor["f1_example"]
+    assert found["settings"].keys() == found["metrics"].keys() & MEASURES.keys()
+    assert ("set_log_loss" in found["metrics"]) == ("SVM" not in method)
+    json.dumps(found["settings"])  # goes into a record
+
+
+def test_a_method_of_others_is_tuned_for_each_measure_as_a_grid_search_would():
+    found = result_of("BR-LR")
+    model, grid = OneVsRestClassifier(LogisticRegression(max_iter=2000)), {"estimator__C": [0.1, 1.0]}
+    scorers = {
+        "exact_match": "accuracy",
+        "hamming_loss": make_scorer(hamming_loss, greater_is_better=False),
+        "f1_example": make_scorer(f1_score, average="samples", zero_division=1.0),
+    }
+    for measure, scorer in scorers.items():
+        search = GridSearchCV(model, grid, cv=ROWS.inner, scoring=scorer).fit(ROWS.X, ROWS.Y)
+        assert found["settings"][measure] == {"C": search.best_params_["estimator__C"]}
+        own = evaluate(ROWS.Y_test, search.predict(ROWS.X_test))[measure]
+        assert found["metrics"][measure] == pytest.approx(own)
+    fitted = model.set_params(estimator__C=found["settings"]["set_log_loss"]["C"]).fit(ROWS.X, ROWS.Y)
+    log_probs = independent_set_log_proba(fitted.predict_proba(ROWS.X_test), ROWS.Y_test)
+    expected = -np.maximum(log_probs, np.log(1e-6)).mean()
+    assert found["metrics"]["set_log_loss"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "method, wrap", [("BR-SVM", OneVsRestClassifier), ("CC-SVM", ClassifierChain), ("LP-SVM", LabelPowerset)]
+)
+def test_support_vectors_have_an_rbf_kernel_and_are_linear_where_the_grid_has_no_gamma(method, wrap):
+    measure = JUDGED[method].results.args[0]
+    for setting, base in (
+        ({"C": 10.0, "gamma": 0.3}, SVC(C=10.0, gamma=0.3 * ROWS.gamma_unit)),
+        ({"C": 0.1}, LinearSVC(C=0.1)),
+    ):
+        (found,) = measure([setting], ROWS)
+        expected = evaluate(ROWS.Y_test, wrap(base).fit(ROWS.X, ROWS.Y).predict(ROWS.X_test).astype(int))
+        assert found.metrics == pytest.approx({name: expected[name] for name in found.metrics})
+
+
+@pytest.mark.parametrize("kind", [RandomForestClassifier, ExtraTreesClassifier])
+@pytest.mark.parametrize("per_batch", [1, 3, 100])
+def test_trees_in_batches_are_those_of_the_whole_forest(kind, per_batch, monkeypatch):
+    Y = np.column_stack([ROWS.Y, np.zeros(len(ROWS.Y), int)])  # a label that nobody has
+    forest = kind(7, random_state=0, min_samples_leaf=2)
+    monkeypatch.setattr(_public, "MAX_TREE_BYTES", per_batch * 8 * 2 * Y.shape[1] * 2 * len(Y))
+    marginals, _ = mean_of_trees(forest, ROWS.X, Y, ROWS.X_test)
+    whole = forest.fit(ROWS.X, Y).predict_proba(ROWS.X_test)
+    expected = np.column_stack([*(part[:, 1] for part in whole[:-1]), np.zeros(len(ROWS.X_test))])
+    np.testing.assert_allclose(marginals, expected, atol=1e-12)
+    codes = ROWS.Y @ [1, 2, 4] - (ROWS.Y @ [1, 2, 4]).min()
+    proba, _ = mean_of_trees(forest, ROWS.X, codes, ROWS.X_test)
+    np.testing.assert_allclose(proba, forest.fit(ROWS.X, codes).predict_proba(ROWS.X_test), atol=1e-12)
+
+
+def test_a_pool_answers_as_the_pool_of_its_members_at_the_settings_and_weights_on_record():
+    found = result_of("MLRH (pooled)")
+    for measure, setting in found["settings"].items():
+        members = [
+            ("smooth", _public._smooth(setting["smooth"], ROWS)),
+            ("boosted", _public._boosted(setting["boosted"], ROWS)),
+            ("forest", _public._forest_of_sets(setting["forest"], ROWS)),
+        ]
+        pool = PooledSets(members, weights=setting["weights"]).fit(ROWS.X, ROWS.Y)
+        own = _public.judged(pool.distribution(ROWS.X_test), ROWS.Y_test)
+        # The weights on record have three decimals.
+        assert found["metrics"][measure] == pytest.approx(own[measure], rel=5e-3)
+
+
+class StandIn(MLRHClassifier):
+    """Takes what MLRHAuto takes, and answers in the label space that the metric names."""
+
+    def __init__(self, metric="exact_match", random_state=None, n_jobs=None, time_budget=60.0, quality="best"):
+        super().__init__(label_space="observed" if metric == "log_loss" else "cardinality")
+        self.metric, self.random_state, self.n_jobs = metric, random_state, n_jobs
+        self.time_budget, self.quality = time_budget, quality
+
+
+def test_the_automatic_method_is_asked_for_each_measure_by_its_name(monkeypatch):
+    monkeypatch.setattr(mlrh, "MLRHAuto", StandIn, raising=False)
+    found = result_of("MLRH (automatic)")
+    by_space = {space: MLRHClassifier(label_space=space).fit(ROWS.X, ROWS.Y) for space in ("cardinality", "observed")}
+    judged = {name: _public.judged(own.distribution(ROWS.X_test), ROWS.Y_test) for name, own in by_space.items()}
+    for measure in MEASURES:
+        space = "observed" if measure == "set_log_loss" else "cardinality"
+        assert found["metrics"][measure] == pytest.approx(judged[space][measure])
+    assert judged["observed"]["set_log_loss"] != judged["cardinality"]["set_log_loss"]
+
+
+def test_the_grids_have_at_most_six_settings_and_fit_the_methods():
+    for profile in SUITES["public"].values():
+        for name, grid in profile.grids.items():
+            if name != "pooled":
+                assert np.prod([len(values) for values in grid.values()]) <= 6, name
+        pooled = profile.grids["pooled"]
+        counts = {part: np.prod([len(values) for values in grid.values()]) for part, grid in pooled.items()}
+        assert counts["linear"] == counts["rbf"] and sum(counts.values()) - counts["linear"] <= 6
+        assert {judged.grid for judged in JUDGED.values()} <= profile.grids.keys()
+    assert all("gamma" in SUITES["public"][name].grids["svm"] for name in SUITES["public"] if name != "tmc2007-500")
+    assert SUITES["public"]["tmc2007-500"].grids["svm"].keys() == {"C"}  # 21,519 rows
+    assert PUBLIC_GRIDS["nets"]["Cs"] == (PUBLIC_GRIDS["linear"]["C"],)
+
+
+# BOOMER
+
+FAKE = """
+import os, signal
+import numpy as np
+
+class BoomerClassifier:
+    def __init__(self, **options):
+        self.options = options
+
+    def fit(self, X, Y):
+        if os.environ.get("FAKE_BOOMER") == "crashes":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        while os.environ.get("FAKE_BOOMER") == "hangs":
+            np.sort(np.arange(1000.0))
+        assert X.dtype == np.float32 and Y.dtype == np.uint8 and self.options["max_rules"] >= 2
+        self.X, self.Y = X.astype(float), Y
+        return self
+
+    def predict(self, X, max_rules):
+        return self.predict_proba(X, max_rules) > 0.5
+
+    def predict_proba(self, X, max_rules):
+        ridge = (1.0 if self.options["loss"] == "logistic-decomposable" else 100.0) / max_rules
+        coef = np.linalg.solve(self.X.T @ self.X + ridge * np.eye(self.X.shape[1]), self.X.T @ (self.Y - 0.5))
+        return np.clip(0.5 + X.astype(float) @ coef, 0.01, 0.99)
+"""
+
+
+def as_the_fake(X, Y, X_test, setting):
+    """The marginals of the stand-in for BOOMER: a ridge regression."""
+    ridge = (1.0 if setting["loss"] == "logistic-decomposable" else 100.0) / setting["max_rules"]
+    model = Ridge(ridge, fit_intercept=False).fit(X, Y - 0.5)
+    return np.clip(0.5 + model.predict(X_test), 0.01, 0.99)
+
+
+@pytest.fixture
+def fake_boomer(tmp_path, monkeypatch):
+    """An environment whose mlrl.boosting has the same interface with scikit-learn behind it."""
+    package, program = tmp_path / "packages" / "mlrl" / "boosting", tmp_path / "bin" / "python"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(FAKE)
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path / "packages"} exec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("MLRH_BOOMER", str(tmp_path))
+    monkeypatch.delenv("FAKE_BOOMER", raising=False)
+
+
+@pytest.mark.usefixtures("fake_boomer")
+def test_boomer_answers_from_its_own_environment_after_each_number_of_rules():
+    found = result_of("BOOMER")
+    for measure, setting in found["settings"].items():
+        marginals = as_the_fake(ROWS.X, ROWS.Y, ROWS.X_test, setting)
+        own = evaluate(ROWS.Y_test, marginals > 0.5, independent_set_log_proba(marginals, ROWS.Y_test))
+        assert found["metrics"][measure] == pytest.approx(own[measure], rel=1e-4)  # features of 32 bits
+
+
+@pytest.mark.usefixtures("fake_boomer")
+def test_boomer_that_crashes_is_a_failure_and_one_that_takes_too_long_is_out_of_time(monkeypatch):
+    task = plans.public_tasks(DATASET, PROFILE, ["BOOMER"])[0]
+    monkeypatch.setenv("FAKE_BOOMER", "crashes")
+    with pytest.raises(RuntimeError, match="BOOMER ended with status -11"):
+        run_task(task, DATASET, PROFILE)
+    monkeypatch.setenv("FAKE_BOOMER", "hangs")
+    monkeypatch.setattr(_public, "MAX_SECONDS", 2)
+    record = run_task(task, DATASET, PROFILE)[0]
+    assert record["metrics"] == {} and "out_of_time" in record
+
+
+def test_without_an_environment_boomer_is_left_out_with_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLRH_BOOMER", str(tmp_path / "nowhere"))
+    assert "make boomer" in _boomer.missing()
+    monkeypatch.setitem(SUITES["public"], "small", PROFILE)
+    report = compare_suite([DATASET], {"small": PROFILE}, ("BR-LR", "BOOMER"), tmp_path / "out", n_jobs=1)
+    assert any(sentence.startswith("Left out: BOOMER: BOOMER has no environment") for sentence in report.summary)
+
+
+# Runs in parts
+
+
+def test_a_comparison_in_parts_is_that_of_one_run_and_repeats_nothing(tmp_path, monkeypatch):
+    monkeypatch.setitem(SUITES["public"], "small", PROFILE)
+    both = ("BR-LR", "ML-kNN")
+    whole = compare_suite([DATASET], {"small": PROFILE}, both, tmp_path / "whole", n_jobs=1)
+    first = compare_suite([DATASET], {"small": PROFILE}, both[:1], tmp_path / "parts", n_jobs=1)
+    assert any("ML-kNN" in sentence and "Not run yet" in sentence for sentence in first.summary)
+    computed, original = [], module.run_task
+    monkeypatch.setattr(module, "run_task", lambda task, *rest: computed.append(task.family) or original(task, *rest))
+    parts = compare_suite([DATASET], {"small": PROFILE}, both, tmp_path / "parts", n_jobs=1)
+    assert computed == ["ML-kNN"] * 5
+    assert [table.rows for table in parts.sections[1].tables] == [table.rows for table in whole.sections[1].tables]
