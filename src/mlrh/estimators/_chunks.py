@@ -154,7 +154,8 @@ class CheckedChunks:
                     whole = _plus_sums(whole, X, weights, Y.shape[1], self._model.fit_intercept)
                     kinds.add(Y, number, support)
         _targets.check_any([] if whole is None else kinds.pairs)
-        _features.check_float32_largest(whole.dtype, whole.largest.max(), whole.total_weight)
+        largest = (whole.largest + np.abs(whole.mean)).max()
+        _features.check_float32_largest(whole.dtype, largest, whole.total_weight)
         form, Y = self._form, kinds.Y
         if isinstance(self._model.label_space, str):  # an instance says how many labels there are, seen or not
             form, Y = form.seen_in(Y)
