@@ -11,7 +11,7 @@ from samples import make_multilabel, one_sentence
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
-from mlrh import MLRHClassifier, MLRHClassifierCV
+from mlrh import MLRHClassifier, MLRHClassifierCV, persistence
 from mlrh.data import DataError, FileParts, MultilabelData, write
 from mlrh.estimators import _chunks
 from mlrh.fitting import rows
@@ -266,6 +266,31 @@ def test_dense_and_sparse_chunks_of_both_precisions_are_rows_of_one_fit():
     parts = [(kind(thin[cut]), Y[cut]) for kind, cut in zip(kinds, CUTS, strict=True)]
     fitted = MLRHClassifier(**TIGHT).fit(thin.astype(np.float64), Y)
     assert_same_optimum(MLRHClassifier(**TIGHT).fit_chunks(parts), fitted)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1e7])
+def test_a_constant_feature_changes_nothing(form, constant, fitted):
+    wide = np.column_stack([X, np.full(400, constant)])
+    chunked = MLRHClassifier(**TIGHT).fit_chunks(Parts(form(wide), Y))
+    assert_same_optimum(chunked, MLRHClassifier(**TIGHT).fit(form(wide), Y))
+    # What rounding leaves of a centred constant moves its coefficient by next to nothing.
+    np.testing.assert_allclose(chunked.coef_[:, :-1], MLRHClassifier(**TIGHT).fit(X, Y).coef_, atol=1e-5)
+
+
+def test_a_model_of_chunks_is_saved_and_loaded(path, fitted):
+    model = MLRHClassifier().fit_chunks(Parts(X, Y))
+    persistence.save(model, path)
+    np.testing.assert_array_equal(persistence.load(path).predict(X), model.predict(X))
+
+
+def test_features_of_1e5_and_a_single_label_are_fitted_as_in_memory():
+    wide, labels = X * 1e5, Y[:, :1]
+    labels = sparse.csr_matrix(labels)
+    fitted = MLRHClassifier(**TIGHT, C=1e-8).fit(wide, labels)
+    chunked = MLRHClassifier(**TIGHT, C=1e-8).fit_chunks(Parts(wide, labels))
+    assert chunked.objective_ == pytest.approx(fitted.objective_, rel=1e-8)
+    np.testing.assert_allclose(chunked.decision_function(wide), fitted.decision_function(wide), atol=1e-4)
 
 
 def test_chunks_in_float32_are_fitted_in_float32():

@@ -28,6 +28,7 @@ from mlrh.fitting.design import Design, FeatureSums
 from mlrh.fitting.rows import ahead, blocks_of, rows_of
 
 CHUNK_BYTES = 2**24  # of the chunks into which arrays are cut: 16 MiB, a few milliseconds of work
+LOOK_ENTRIES = 2**18  # features that the first pass copies at a time, to centre them: 2 MB
 PAGE = 4096  # bytes of memory that are read from a mapped file at once, or a part of them
 
 
@@ -153,7 +154,8 @@ class CheckedChunks:
                     whole = _plus_sums(whole, X, weights, Y.shape[1], self._model.fit_intercept)
                     kinds.add(Y, number, support)
         _targets.check_any([] if whole is None else kinds.pairs)
-        _features.check_float32_largest(whole.dtype, whole.largest.max(), whole.total_weight)
+        largest = (whole.largest + np.abs(whole.mean)).max()
+        _features.check_float32_largest(whole.dtype, largest, whole.total_weight)
         form, Y = self._form, kinds.Y
         if isinstance(self._model.label_space, str):  # an instance says how many labels there are, seen or not
             form, Y = form.seen_in(Y)
@@ -340,7 +342,7 @@ def _support(Y, weights):
 
 def _plus_sums(whole, X, weights, n_labels, fit_intercept):
     """The sums of the features so far, None at first, and of more rows."""
-    for block in blocks_of(X, n_labels):
+    for block in blocks_of(X, n_labels, LOOK_ENTRIES):
         part = FeatureSums.of(Design(rows_of(X, block), weights[block], fit_intercept=fit_intercept))
         whole = part if whole is None else whole.plus(part)
     return whole

@@ -188,7 +188,8 @@ class FeatureSums:
     """What one look at the features of all rows tells; the sums of two parts of the rows are joined by `plus`.
 
     mean (n_features,) is weighted, and 0 without an intercept. squares (n_features,) are the weighted sums of squared
-    distances from it, largest (n_features,) the largest magnitudes.
+    distances from it, largest (n_features,) the largest magnitudes of the features as a design stores them: dense ones
+    are centred.
     """
 
     n_samples: int
@@ -206,7 +207,7 @@ class FeatureSums:
         with np.errstate(over="ignore", invalid="ignore"):  # too large features are reported by `metric.check_squares`
             squares = design.squared_norms()
         sizes = (design.n_samples, design.n_entries, design.is_sparse, design.dtype)
-        return cls(*sizes, design.total_weight, design.mean, squares, design.largest_entries() + np.abs(design.mean))
+        return cls(*sizes, design.total_weight, design.mean, squares, design.largest_entries())
 
     def plus(self, other):
         """The sums of both parts. The distance of their means adds to the squares, so that no digits cancel."""
@@ -223,7 +224,7 @@ class FeatureSums:
             total_weight=total,
             mean=self.mean + share * gap,
             squares=squares,
-            largest=np.maximum(self.largest, other.largest),
+            largest=np.maximum.reduce([self.largest, other.largest, np.abs(gap)]),
         )
 
     @property
@@ -248,7 +249,8 @@ class PartOfDesign(Design):
         self.weights, self.fit_intercept, self.mean = weights, fit_intercept, whole.mean
         self.n_samples, self.n_features = X.shape
         self.n_leading, self.total_weight = self.n_features, weights.sum()
-        X = X.astype(whole.dtype, copy=False)
+        # Rows one after the other, as the kernels want them.
+        X = X.astype(whole.dtype, copy=False) if sparse.issparse(X) else np.ascontiguousarray(X, whole.dtype)
         if sparse.issparse(X) and len(whole.far):
             self.X, self.shift = _centre_columns(X, whole.mean, whole.far)
         elif len(whole.far):
@@ -308,7 +310,7 @@ class SummedDesign:
             self._gram = self._gram_of_rows()
         return self._gram[:n_columns, :n_columns].copy()
 
-    def squared_norms(self, weights=None):
+    def squared_norms(self):
         """The diagonal of `gram`, (n_features,)."""
         return self._squares.copy()
 
@@ -360,13 +362,16 @@ def _centre_full_columns(X, mean):
 
 def _centre_columns(X, mean, full):
     """A sparse X with the columns `full` centred, and the means (n_features,) of the others, still to subtract."""
+    shift, is_full = mean.copy(), np.zeros(X.shape[1], bool)
+    shift[full], is_full[full] = 0.0, True
+    stored = is_full[X.indices]
+    if np.count_nonzero(stored) == len(full) * X.shape[0]:  # no zero among them, as in a column of ones
+        centred = np.where(stored, X.data - mean[X.indices], X.data).astype(X.dtype)
+        return sparse.csr_array((centred, X.indices, X.indptr), shape=X.shape), shift
     rest = np.setdiff1d(np.arange(X.shape[1]), full)
     centred = sparse.csr_array((X[:, full].toarray() - mean[full]).astype(X.dtype))
     order = np.argsort(np.concatenate([rest, full]), kind="stable")
-    joined = sparse.csr_array(sparse.hstack([X[:, rest], centred], format="csc")[:, order])
-    shift = mean.copy()
-    shift[full] = 0.0
-    return joined, shift
+    return sparse.csr_array(sparse.hstack([X[:, rest], centred], format="csc")[:, order]), shift
 
 
 MAX_STAND_INS = 2000  # features up to which a label's own model of summed rows knows their correlations (4000 rows)
