@@ -143,11 +143,7 @@ def _fill_sums(
             store(by_size, size, load(by_size, size) + gain)
             for entry in range(indptr[s], indptr[s + 1]):
                 store(added, indices[entry], load(added, indices[entry]) + gain)
-        for v in range(min(LANES, n_rows - first)):
-            for k in range(n_labels):
-                shares[first + v, k] = added[k, v]
-            for j in range(n_labels + 1):
-                sizes[first + v, j] = by_size[j, v]
+        _scatter(added, by_size, shares[first:], sizes[first:])
 
 
 @kernel
@@ -218,11 +214,17 @@ def _fill_moments(
             store(by_size, size, load(by_size, size) + gain)
             for entry in range(indptr[s], indptr[s + 1]):
                 store(added, indices[entry], load(added, indices[entry]) + gain)
-        for v in range(min(LANES, n_rows - first)):
-            for k in range(n_labels):
-                shares[first + v, k] = added[k, v]
-            for j in range(n_labels + 1):
-                sizes[first + v, j] = by_size[j, v]
+        _scatter(added, by_size, shares[first:], sizes[first:])
+
+
+@kernel
+def _scatter(added, by_size, shares, sizes):
+    """Write what a group of rows has in its lanes to these rows; the last group may have fewer."""
+    for v in range(min(LANES, shares.shape[0])):
+        for k in range(shares.shape[1]):
+            shares[v, k] = added[k, v]
+        for j in range(sizes.shape[1]):
+            sizes[v, j] = by_size[j, v]
 
 
 @kernel
