@@ -66,6 +66,10 @@ class LabelSpace(ABC):
         row that agrees with no set of the space is a ValueError that names it (`check_targets` raises it).
         """
 
+    def with_indices(self, classes) -> "LabelSpace":
+        """The same space with indices in place of label names, if it has any; classes are the names of the labels."""
+        return self
+
     @abstractmethod
     def with_bias(self, bias) -> "LabelSpace":
         """The same space with other biases (n_biases,); what is known of rows may be left out (see `rebiased`)."""
