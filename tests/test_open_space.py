@@ -193,9 +193,9 @@ def test_sets_that_no_row_has_and_folds_without_complete_rows_leave_a_usable_cho
     absent = np.array([y for y in SETS if not (y == Y).all(axis=1).any()])
     model = MLRHClassifier(label_space=OpenSpace(5, 1, 3, absent)).fit(X, Y)
     assert model.set_bias_strength_ == max(module.STRENGTHS) and (model.set_bias_ < 0).all()
-    # The folds are every third row of a shuffled order; here only those of the first one are complete.
+    # The folds are every second row of a shuffled order; here only those of the first one are complete.
     hidden = Y.astype(float)
-    hidden[np.random.RandomState(0).permutation(60)[np.arange(60) % 3 > 0], 0] = np.nan
+    hidden[np.random.RandomState(0).permutation(60)[np.arange(60) % 2 > 0], 0] = np.nan
     assert MLRHClassifier(label_space="open").fit(X, hidden).set_bias_strength_ in module.STRENGTHS
 
 

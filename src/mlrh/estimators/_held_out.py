@@ -22,7 +22,7 @@ from mlrh._indicators import UNKNOWN, as_indicator
 from mlrh._sklearn import check_sample_weight, num_samples, safe_split
 from mlrh.estimators import _features, _targets
 from mlrh.model_selection import MultilabelStratifiedKFold
-from mlrh.spaces import CardinalitySpace, LabelSetDistribution
+from mlrh.spaces import CardinalitySpace, LabelSetDistribution, LabelSpace
 
 N_FOLDS = 5  # scikit-learn's default
 
@@ -82,8 +82,13 @@ def task(estimator, X, form, Y, sample_weight) -> Task:
     _check_every_label_known(Y)
     weights = check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     name = None if sample_weight is None else name_of_weights(estimator)
-    if (weights == 0).any():
-        form, Y = _shown(form, Y, weights > 0)
+    spaces = {key: value for key, value in estimator.get_params().items() if isinstance(value, LabelSpace)}
+    if (weights == 0).any() and (form.is_one_class_per_row or not spaces):
+        form, Y = _shown(form, Y, weights > 0)  # but an instance says itself which labels there are
+    if spaces and not form.is_one_class_per_row:
+        # The estimator gets an array, whose columns have no names.
+        by_index = {key: space.with_indices(form.classes) for key, space in spaces.items()}
+        estimator = clone(estimator).set_params(**by_index)
     y = form.decode(Y) if form.is_one_class_per_row else Y.astype(np.int64)
     y = y[:, 0] if Y.shape[1] == 1 and y.ndim == 2 else y
     return Task(estimator, X, y, Y, form, weights, name)

@@ -350,7 +350,7 @@ class MLRHClassifier(MLRHBase):
 
     def _solve_chunks(self, problem, chunks, features, *, checkpoint, progress):
         """Fit to the chunks of a problem, of which the sums of features are known, and keep the result."""
-        problem = self._tuned_on_chunks(problem, chunks, features.n_samples)
+        problem, from_sample = self._tuned_on_chunks(problem, chunks, features.n_samples)
         with_gram = needs_gram(features, problem.space.operations_per_score, **self._strengths)
         options = {"fit_intercept": self.fit_intercept, "with_gram": with_gram, "n_jobs": self.n_jobs}
         with ExitStack() as stack:
@@ -362,16 +362,20 @@ class MLRHClassifier(MLRHBase):
             is_warm = self.warm_start and getattr(self, "_fitted_as", None) == problem.fitted_as
             earlier = self._earlier_scores(None) if is_warm else None
             starts = () if earlier is None else ((*self._project(prepared, earlier), self.label_space_),)
+            if not starts and problem.is_complete and from_sample is not None:
+                (coef, score, space), mean = from_sample
+                starts = ((coef, score + (rows.design.mean - mean) @ coef, space),)  # the score at the mean of all rows
             self._conclude(problem, prepared, objective, starts, more={}, tell=progress.tell)
 
     def _tuned_on_chunks(self, problem, chunks, n_rows):
-        """`_tuned`, by a pass that collects the sample of the rows."""
+        """`_tuned`, by a pass that collects the sample of rows; of the start, None or that of `_tuned_space` and their mean."""
         if problem.space.simpler() is None or n_rows < N_TUNING_FOLDS:
-            return problem
+            return problem, None
         X, Y, weights = _chunks.sampled(chunks, tuning_sample(n_rows))
         design = Design(X, weights, fit_intercept=self.fit_intercept, n_jobs=self.n_jobs)
-        space = self._tuned_space(problem.space, design, np.arange(len(Y)), problem.space.completed(Y), n_rows)
-        return replace(problem, space=space)
+        sets = problem.space.completed(Y)
+        space, start = self._tuned_space(problem.space, design, np.arange(len(Y)), sets, n_rows)
+        return replace(problem, space=space), (start, design.mean)
 
     def _described(self, problem, features):
         """What a fit to chunks is about, by name, each as a short text: a checkpoint is of use for nothing else."""

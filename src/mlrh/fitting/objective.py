@@ -254,6 +254,10 @@ class Objective:
         coefficients = coefficient_metric(self.design, curvature=curvature, alpha=self.alpha)
         return self._solver(coefficients, self.design.total_weight * own)
 
+    def metric_near(self, start):
+        """The metric at a start that is near the optimum."""
+        return self.metric(at=start)
+
     @property
     def renews_cheaply(self):
         """Whether a metric at other parameters costs no more than a few evaluations."""
@@ -283,12 +287,21 @@ class Objective:
         else:
             curvatures = self.rows.curvatures(*place)
             coefficients, of_intercept = self._coefficients_with(curvatures), curvatures.sum(axis=0, dtype=np.float64)
-        return self._solver(coefficients, of_intercept, self._bias_curvatures())
+        coupled = self._coupled_metric(place, of_intercept)
+        return self._solver(coefficients, of_intercept, self._bias_curvatures(), coupled)
 
     @property
     def _renews_diagonals(self):
         """Whether `_metric_at` renews diagonals only: other matrices need few dense features, and rows at hand."""
         return self.design.is_sparse or self.design.n_features > MAX_FACTORED or not self.rows.are_at_hand
+
+    def _coupled_metric(self, place, of_intercept):
+        """The metric of intercepts and biases together, where the space has one and the rows are at hand."""
+        if not self.n_biases or not self.design.fit_intercept or not self.rows.are_at_hand:
+            return None
+        ridge = np.concatenate([np.full(self.n_labels, self._intercept_ridge), self._bias_ridge])
+        options = {"of_intercept": of_intercept, "ridge": ridge, "absorbed": self._absorbed}
+        return self.rows.coupled_metric(*place, **options)
 
     def _coefficients_with(self, curvatures):
         """The metric of coefficients for curvatures (n_samples, n_labels) of the scores."""
@@ -301,10 +314,11 @@ class Objective:
         options = {"alpha": self.alpha, "n_leading": self.design.n_leading, "rows": rows}
         return CoefficientMetric(self.design, curvature=1.0, **options)
 
-    def _solver(self, coefficients, of_intercept, of_bias=None):
+    def _solver(self, coefficients, of_intercept, of_bias=None, coupled=None):
         """The function that solves with a metric of coefficients and the curvatures of the intercept (n_labels,).
 
-        of_bias (n_biases,) are the curvatures of the biases; without them, as large as a label's.
+        of_bias (n_biases,) are the curvatures of the biases; without them, as large as a label's. `coupled` solves for
+        intercept and biases together.
         """
         # X is centred, so the intercept and the coefficients don't mix: a diagonal is enough for the intercept.
         intercept_inverse = reciprocals(of_intercept + self._intercept_ridge)
@@ -313,6 +327,9 @@ class Objective:
 
         def solve(gradient):  # must not refer to self: a metric outlives its objective on a path of penalties
             coef, intercept, bias = _split(gradient, *shape)
+            if coupled is not None:
+                of_intercept, step = coupled(intercept, bias)
+                return _join(coefficients.solve(coef), of_intercept, step - absorbed @ (absorbed.T @ step))
             step = bias * bias_inverse
             # Different curvatures turn the step out of the conditions on the biases, which it must keep.
             step = step if of_bias is None else step - absorbed @ (absorbed.T @ step)

@@ -214,16 +214,22 @@ class RowsInMemory(Rows):
         curvatures = self.curvatures(space, coef, intercept)
         return self.design.squared_norms_by_label(curvatures), curvatures.sum(axis=0, dtype=np.float64)
 
+    def coupled_metric(self, space, coef, intercept, **options):
+        """The `coupled_metric` of the space at the parameters, as if every label were known."""
+        return space.coupled_metric(self.design.scores(coef, intercept), self.design.weights, **options)
+
     def hessian(self, space, coef, intercept):
         scores, weights, rows = self.design.scores(coef, intercept), self.design.weights, self._partly_known
         given = self._given_in(space)
+        curvature = space.curvature_at(scores, weights)
+        of_known = None if given is None else given.curvature_at(scores[rows], weights[rows])
 
         def product(d_coef, d_intercept, d_bias):
             d_scores = self.design.scores(d_coef, d_intercept)
-            d_marginals, d_bias_mean = space.curvature(scores, d_scores, d_bias, weights)
-            if given is not None:
+            d_marginals, d_bias_mean = curvature(d_scores, d_bias)
+            if of_known is not None:
                 # The gradient is marginals - marginals given what is known: so is its derivative.
-                d_expected, d_known = given.curvature(scores[rows], d_scores[rows], d_bias, weights[rows])
+                d_expected, d_known = of_known(d_scores[rows], d_bias)
                 d_marginals[rows] -= d_expected
                 d_bias_mean = d_bias_mean - d_known
             return *self._pull_back(d_marginals), d_bias_mean

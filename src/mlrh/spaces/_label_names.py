@@ -22,7 +22,9 @@ class NamesLabels(LabelSpace):
 
 def as_labels(values, what):
     """A list of label indices (int) or of label names (str); anything else is a ValueError."""
-    values = [] if isinstance(values, str) else np.asarray(values, object).ravel().tolist()
+    if isinstance(values, str):
+        raise ValueError(f"{what} must be label indices or label names, all of one kind; got the string {values!r}.")
+    values = np.asarray(values, object).ravel().tolist()
     if values and all(isinstance(value, str) for value in values):
         return [str(value) for value in values]
     if values and all(isinstance(value, Integral) and not isinstance(value, bool) for value in values):

@@ -78,6 +78,10 @@ class LabelSpace(ABC):
         """
         return Y
 
+    def with_indices(self, classes) -> "LabelSpace":
+        """The same space with indices in place of label names, if it has any; classes are the names of the labels."""
+        return self
+
     @abstractmethod
     def with_bias(self, bias) -> "LabelSpace":
         """The same space with other biases (n_biases,); what is known of rows may be left out (see `rebiased`)."""
@@ -240,12 +244,25 @@ class LabelSpace(ABC):
         )
         return (up[1] - down[1]) / (2 * step), (up[2] - down[2]) / (2 * step)
 
+    def curvature_at(self, scores, weights):
+        """The function (direction, bias_direction) -> `curvature`; a space can keep what all directions share."""
+        return lambda direction, bias_direction: self.curvature(scores, direction, bias_direction, weights)
+
     def independence(self, scores):
         """Variance of the size over the sum of the labels' variances, for scores (n_labels,): 1 for independent labels.
 
         The default is 0, which promises nothing.
         """
         return 0.0
+
+    def coupled_metric(self, scores, weights, of_intercept, ridge, absorbed):
+        """A function (d_intercept, d_bias) -> steps: solves with about the Hessian of intercepts and biases together.
+
+        of_intercept (n_labels,) are curvatures that its diagonal must not fall short of, ridge (n_labels + n_biases,)
+        is added to it, and steps must not go along the biases `absorbed` (n_biases, n). None, the default: intercepts
+        and biases are taken one by one.
+        """
+        return None
 
     # What a fit may choose first, on rows that were held out.
 
@@ -256,6 +273,7 @@ class LabelSpace(ABC):
     def tuned(self, Y, weights, folds) -> "LabelSpace":
         """The space with what a fit has to choose beforehand, such as the strength of a ridge; by default as it is.
 
+        Its biases are those to start from, beside the mean coefficients of the folds.
         folds is a list of triples: a mask (n_samples,) of the rows that were held out, and of the fit of `simpler` to
         the other rows the scores (n_samples, n_labels) of all rows and the space with its biases.
         """

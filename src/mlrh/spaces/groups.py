@@ -89,6 +89,9 @@ class GroupSpace(NamesLabels):
                 )
         return space
 
+    def with_indices(self, classes):
+        return self._with_labels_of(len(classes), classes) if self._are_named else self
+
     def _with_labels_of(self, n_labels, classes):
         if self._are_named:
             places = place_of_names(classes)

@@ -62,6 +62,7 @@ class HierarchySpace(NamesLabels):
     largest_score = LARGEST_IN_FLOATS
     n_jobs: int | None = None
     _names: list[str] | None
+    _paths: list[str] | None = None  # names of the labels where `parents` has an index for each
 
     def __init__(self, parents, min_leaves=None, max_leaves=None, *, complete=False):
         self.min_leaves, self.max_leaves, self.complete = min_leaves, max_leaves, complete
@@ -77,7 +78,8 @@ class HierarchySpace(NamesLabels):
     def from_paths(cls, names, separator="/", **options):
         """The hierarchy of labels whose names are paths, such as "animal" and "animal/dog".
 
-        The parent of a label is the longest beginning of its path that is itself a label.
+        The parent of a label is the longest beginning of its path that is itself a label. Where the labels of y have
+        names, a fit finds them by these, whatever their order.
 
         Examples
         --------
@@ -85,15 +87,21 @@ class HierarchySpace(NamesLabels):
         >>> HierarchySpace.from_paths(["animal", "animal/dog", "animal/cat/tabby", "plant"]).parents.tolist()
         [-1, 0, 0, -1]
         """
+        wrong = [name for name in names if not isinstance(name, str)]
+        if wrong:
+            raise ValueError(f"Paths must be label names, such as 'animal/dog'; got {wrong[0]!r}.")
         places = {name: label for label, name in enumerate(names)}
         if len(places) < len(names):
-            raise ValueError("Paths must be distinct; got the same twice.")
+            twice = next(name for label, name in enumerate(names) if places[name] != label)
+            raise ValueError(f"Paths must be distinct; got {twice!r} twice.")
         parents = np.full(len(names), ROOT)
         for label, name in enumerate(names):
             steps = name.split(separator)
             above = (separator.join(steps[:n]) for n in range(len(steps) - 1, 0, -1))
             parents[label] = next((places[path] for path in above if path in places), ROOT)
-        return cls(parents, **options)
+        space = cls(parents, **options)
+        space._paths = [str(name) for name in names]
+        return space
 
     def __repr__(self):
         what = f"{len(self.parents)} labels" if self._names is None else f"{len(self._names)} names"
@@ -141,11 +149,15 @@ class HierarchySpace(NamesLabels):
         other.complete = True
         return other
 
+    def with_indices(self, classes):
+        is_named = self._names is not None or self._paths is not None
+        return self._with_labels_of(len(classes), classes) if is_named else self
+
     def _with_labels_of(self, n_labels, classes):
-        pairs = []
-        if self._names is not None:
-            places = place_of_names(classes)
-            labels = [index_of(name, places) for name in self._names]
+        pairs, places = [], place_of_names(classes)
+        names = self._paths if self._names is None and places else self._names
+        if names is not None:
+            labels = [index_of(name, places) for name in names]
             pairs = [(labels[child], labels[parent]) for child, parent in enumerate(self.parents) if parent != ROOT]
         elif self._is_open and self.n_labels <= n_labels:
             pairs = [(child, parent) for child, parent in enumerate(self.parents) if parent != ROOT]

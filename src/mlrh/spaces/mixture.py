@@ -107,6 +107,14 @@ class Mixture(LabelSetDistribution):
     def log_partition(self):
         raise AttributeError("A mixture has no normalising sum of its own; ask its members.")
 
+    @property
+    def space(self):
+        raise AttributeError("A mixture has no label space of its own, only those of its members; ask `members`.")
+
+    @property
+    def scores(self):
+        raise AttributeError("A mixture has no scores of its own, only those of its members; ask `members`.")
+
     # Means over the members.
 
     def marginals(self):

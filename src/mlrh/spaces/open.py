@@ -17,7 +17,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from scipy import optimize, sparse
+from scipy import linalg
 
 from mlrh._indicators import UNKNOWN, as_indicator, contradict, merged
 from mlrh._parallel import map_blocks
@@ -36,7 +36,7 @@ NODES_PER_BLOCK = 20_000  # visited in one block of rows by `trie`: about a mill
 STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1)  # of which `tuned` chooses; 30 and 0.03 were left out to save time
 USUAL_STRENGTH = 1.0  # where nothing was chosen: within a standard error of the best on five of six public sets
 MIN_TUNING_ROWS = 20  # fewer held-out rows say nothing about a strength
-NEGLIGIBLE = 1e-9  # a probability that is left out of the sums that choose a strength
+LOG_NEGLIGIBLE = np.log(1e-9)  # of a probability that is left out of the sums that choose a strength
 MAX_LOG_RATIO = 20.0  # limit of a bias while a strength is chosen: fits to public sets stay below 9
 # Sets of training that get a bias: bibtex has 2,058 in 4,880 rows. Of more, most occur once and say next to nothing.
 MAX_SETS = 5000
@@ -232,31 +232,34 @@ class OpenSpace(LabelSpace):
         complete = (Y != UNKNOWN).all(axis=1)
         if np.count_nonzero(complete) < MIN_TUNING_ROWS:
             return self._with_strength(USUAL_STRENGTH)
-        losses = np.zeros(len(STRENGTHS))
-        for held_out, scores, space in folds:
-            inside, outside = complete & ~held_out, complete & held_out
-            if inside.any() and outside.any():
-                train, test = (self._part(scores[rows], Y[rows], weights[rows], space) for rows in (inside, outside))
-                losses += _held_out_losses(train, test)
-        return self._with_strength(STRENGTHS[int(np.argmin(losses))])
+        losses, biases = zip(*(_on_held_out(self, Y, weights, complete, fold) for fold in folds), strict=True)
+        best = int(np.argmin(np.sum(losses, axis=0)))
+        of_sizes = np.mean([space.bias for _, _, space in folds], axis=0)
+        start = np.concatenate([of_sizes, np.mean(biases, axis=0)[best]])
+        return self.with_bias(start)._with_strength(STRENGTHS[best])
 
     def _with_strength(self, strength):
         other = copy(self)
         other.set_bias_strength = strength
         return other
 
-    def _part(self, scores, Y, weights, cardinality):
-        """Probabilities of the seen sets in a cardinality space (n_rows, n_sets), the rows' sets, and the weights.
-
-        The first is a sparse matrix, the second the number of each row's set in the list, -1 if it is not there.
-        """
-        scores, step = _wide(scores), max(1, TABLE_ENTRIES // len(self.sets))
+    def _probabilities_without_bias(self, scores, cardinality):
+        """Probabilities of seen sets in a cardinality space, sparse (n_samples, n_sets): indptr, indices, values."""
+        scores, step = _wide(scores), max(1, TABLE_ENTRIES // max(1, len(self.sets)))
         space, blocks = self.with_bias(np.concatenate([cardinality.bias, self.set_bias])), []
         for start in range(0, len(scores), step):
             block = scores[start : start + step]
-            probs = np.exp(space._log_weights(block) - cardinality.log_partition(block)[:, None])
-            blocks.append(sparse.csr_array(np.where(probs > NEGLIGIBLE, probs, 0.0)))
-        return sparse.vstack(blocks, format="csr"), self._seen.find(Y), weights
+            log_probs = space._log_weights(block) - cardinality.log_partition(block)[:, None]
+            kept = log_probs > LOG_NEGLIGIBLE
+            blocks.append((np.count_nonzero(kept, axis=1), np.nonzero(kept)[1], np.exp(log_probs[kept])))
+        counts, indices, values = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        return np.concatenate([[0], np.cumsum(counts)]), indices, values
+
+    def coupled_metric(self, scores, weights, of_intercept, ridge, absorbed):
+        try:
+            return _Coupled.at(self, _wide(scores), weights, of_intercept, ridge, absorbed).solve
+        except linalg.LinAlgError:  # rounding left a matrix that is not positive definite
+            return None
 
     def expectations(self, scores, weights):
         """Log-partition (n_samples,), marginals (n_samples, n_labels), weights @ P(size), P(seen set) (n_biases,)."""
@@ -283,39 +286,48 @@ class OpenSpace(LabelSpace):
         )
 
     def curvature(self, scores, direction, bias_direction, weights):
-        """Derivatives of marginals and of weights @ (P(size), P(seen set)) as scores and biases move.
+        return self.curvature_at(scores, weights)(direction, bias_direction)
+
+    def curvature_at(self, scores, weights):
+        """Derivatives of marginals and of weights @ (P(size), P(seen set)), as a function of the directions.
 
         These are covariances with u(y), the change of a log-weight along the directions. Those of the cardinality space
         are corrected by a sum over the seen sets, as in `expectations`.
         """
-        wide, direction = _wide(scores), np.ascontiguousarray(_wide(direction))
-        n_sizes = self.max_labels - self.min_labels + 1
-        of_sizes, of_sets = np.zeros(self.n_labels + 1), np.asarray(bias_direction[n_sizes:], np.float64)
-        of_sizes[self.min_labels : self.max_labels + 1] = bias_direction[:n_sizes]
+        wide, n_sizes = _wide(scores), self.max_labels - self.min_labels + 1
         log_cardinality, totals, _, _, _, safe = self._sums(wide, np.zeros(len(wide)))
         inverse = np.divide(1.0, totals, out=np.zeros(len(wide)), where=safe)
         marginals, pmf = self._cardinality.marginals(wide), self._cardinality.cardinality_pmf(wide)
-        means = (marginals * direction).sum(axis=1) + pmf @ of_sizes
         biases = (self.size_bias[self._seen.counts], self._plain_set_bias())
-        inputs = (np.where(safe, log_cardinality, 0.0), means, self._known_or_none(), self._seen.as_given, biases)
-        directions = (of_sizes[self._seen.counts], of_sets)
-        total_means, shares, sizes, by_set = seen_sets.moments(
-            wide, direction, *inputs, directions, weights, safe, n_jobs=self.n_jobs
-        )
-        d_marginals, by_size = self._cardinality.curvature(wide, direction, bias_direction[:n_sizes], weights * inverse)
-        # Cov_c(y, u) + E_c[y] (E_c[u] - E[u]) is E_c[y (u - E[u])].
-        offset = (means - total_means) * inverse
-        d_marginals = d_marginals * inverse[:, None] + marginals * offset[:, None] + shares
-        counted = np.where(safe, weights, 0.0)
-        of_rows = (counted * offset) @ pmf + counted @ sizes
-        by_size = by_size + of_rows[self.min_labels : self.max_labels + 1]
+        log_cardinality, counted = np.where(safe, log_cardinality, 0.0), np.where(safe, weights, 0.0)
         rows = np.flatnonzero(~safe)
-        if len(rows):
-            d_marginals[rows], rest = LabelSpace.curvature(
-                self._of_rows(rows), wide[rows], direction[rows], bias_direction, weights[rows]
+
+        def along(direction, bias_direction):
+            direction = np.ascontiguousarray(_wide(direction))
+            of_sizes, of_sets = np.zeros(self.n_labels + 1), np.asarray(bias_direction[n_sizes:], np.float64)
+            of_sizes[self.min_labels : self.max_labels + 1] = bias_direction[:n_sizes]
+            means = (marginals * direction).sum(axis=1) + pmf @ of_sizes
+            inputs = (log_cardinality, means, self._known_or_none(), self._seen.as_given, biases)
+            directions = (of_sizes[self._seen.counts], of_sets)
+            total_means, shares, sizes, by_set = seen_sets.moments(
+                wide, direction, *inputs, directions, weights, safe, n_jobs=self.n_jobs
             )
-            by_size, by_set = by_size + rest[:n_sizes], by_set + rest[n_sizes:]
-        return d_marginals.astype(scores.dtype, copy=False), np.concatenate([by_size, by_set])
+            d_marginals, by_size = self._cardinality.curvature(
+                wide, direction, bias_direction[:n_sizes], weights * inverse
+            )
+            # Cov_c(y, u) + E_c[y] (E_c[u] - E[u]) is E_c[y (u - E[u])].
+            offset = (means - total_means) * inverse
+            d_marginals = d_marginals * inverse[:, None] + marginals * offset[:, None] + shares
+            of_rows = (counted * offset) @ pmf + counted @ sizes
+            by_size = by_size + of_rows[self.min_labels : self.max_labels + 1]
+            if len(rows):
+                d_marginals[rows], rest = LabelSpace.curvature(
+                    self._of_rows(rows), wide[rows], direction[rows], bias_direction, weights[rows]
+                )
+                by_size, by_set = by_size + rest[:n_sizes], by_set + rest[n_sizes:]
+            return d_marginals.astype(scores.dtype, copy=False), np.concatenate([by_size, by_set])
+
+        return along
 
     # What a distribution asks.
 
@@ -688,6 +700,81 @@ class _SeenSets:
 
 
 @dataclass(frozen=True)
+class _Coupled:
+    """About the Hessian of the loss in intercepts, size biases and set biases together, ready to solve with.
+
+    They must be taken together: where seen sets hold nearly all of the mass, biases of sets can stand in for the
+    others, and steps that ignore it take several times as many iterations. A row adds the covariances of its labels, of
+    the indicators of sizes and of those of seen sets. These follow from the covariances diag(P) - P P' of the seen sets
+    and of all other sets, taken as one, which has their mean labels and sizes and around them independent labels and
+    sizes. As in `seen_sets.fit_biases`, the sum over rows of diag(P) - P P' is replaced by diag(m) - m m' / t.
+
+    The biases of sets are eliminated first, so that a matrix of only n_labels + n_sizes rows is factorised.
+    """
+
+    m: np.ndarray  # (n_sets,)
+    damped: np.ndarray  # m plus the ridges of the sets' biases, (n_sets,)
+    left: float  # t - sum m^2 / damped
+    eliminated: np.ndarray  # (n_sets, n_labels + n_sizes)
+    factor: tuple
+
+    @classmethod
+    def at(cls, space, scores, weights, of_intercept, ridge, absorbed):
+        n_labels, n_sizes = space.n_labels, space.max_labels - space.min_labels + 1
+        log_partition, marginals, by_bias = space.expectations(scores, weights)
+        m, other_m, totals, other_total = _spreads(space, scores, weights, log_partition)
+        sizes = np.eye(n_labels + 1)[space._seen.counts][:, space.min_labels : space.max_labels + 1]
+        carried = np.hstack([space.sets, sizes])  # labels and sizes of each seen set
+        of_others = np.concatenate([weights @ marginals, by_bias[:n_sizes]]) - totals @ carried
+        of_others = np.clip(of_others / max(other_total, seen_sets.TINY), 0.0, 1.0)
+        t, along = m.sum() + other_m + seen_sets.TINY, m @ carried + other_m * of_others
+        matrix = carried.T @ (m[:, None] * carried) + other_m * np.outer(of_others, of_others)
+        matrix -= np.outer(along, along) / t
+        matrix[np.diag_indices(len(matrix))] += other_total * of_others * (1.0 - of_others)
+        # Where a label is a surprise, its variance is too small a curvature (see `fitting.rows`).
+        labels = np.arange(n_labels)
+        matrix[labels, labels] = np.maximum(matrix[labels, labels], of_intercept)
+        matrix[np.diag_indices(len(matrix))] += ridge[: len(matrix)]
+        # What scores absorb is no direction of a step.
+        matrix[n_labels:, n_labels:] += np.trace(matrix) * absorbed[:n_sizes] @ absorbed[:n_sizes].T
+        coupling = m[:, None] * (carried - along / t)  # of set biases with the others
+        damped = m + ridge[len(matrix) :]
+        left = t - m @ (m / damped)
+        self = cls(m, damped, left, np.zeros_like(coupling), ())
+        eliminated = self._solve_sets(coupling)
+        factor = linalg.cho_factor(matrix - coupling.T @ eliminated)
+        return cls(m, damped, left, eliminated, factor)
+
+    def _solve_sets(self, values):
+        """Solution for the biases of sets alone, (n_sets, ...): diag(damped) - m m' / t, by Sherman and Morrison."""
+        divided = (values.T / self.damped).T
+        return divided + np.multiply.outer(self.m / self.damped, self.m @ divided) / self.left
+
+    def solve(self, intercept, bias):
+        """Steps of the intercepts and of all biases from their gradients."""
+        n_labels = len(intercept)
+        n_sizes = self.eliminated.shape[1] - n_labels
+        others = np.concatenate([intercept, bias[:n_sizes]]) - self.eliminated.T @ bias[n_sizes:]
+        others = linalg.cho_solve(self.factor, others)
+        sets = self._solve_sets(bias[n_sizes:]) - self.eliminated @ others
+        return others[:n_labels], np.concatenate([others[n_labels:], sets])
+
+
+def _spreads(space, scores, weights, log_partition):
+    """Sums over rows of weight P (1 - P), of every seen set and of all others together; then of weight P, of both."""
+    n_sets, step = len(space.sets), max(1, TABLE_ENTRIES // max(1, len(space.sets)))
+    m, other_m, totals, other_total = np.zeros(n_sets), 0.0, np.zeros(n_sets), 0.0
+    for start in range(0, len(scores), step):
+        rows = slice(start, start + step)
+        probs = np.exp(np.minimum(space._log_weights(scores[rows]) + space.set_bias - log_partition[rows, None], 0.0))
+        others = np.maximum(1.0 - probs.sum(axis=1), 0.0)
+        totals += weights[rows] @ probs
+        m += weights[rows] @ (probs * (1.0 - probs))
+        other_total, other_m = other_total + weights[rows] @ others, other_m + weights[rows] @ (others * (1.0 - others))
+    return m, other_m, totals, other_total
+
+
+@dataclass(frozen=True)
 class SeenSetsOfTraining:
     """`label_space="open"`: sizes of the training rows, or given ones, and the most frequent sets of complete rows.
 
@@ -729,39 +816,25 @@ def _most_frequent_sets(Y, counts=None):
     return sets[kept]
 
 
-def _held_out_losses(train, held_out):
-    """The loss of the held-out part for each of STRENGTHS, with biases fitted to the training part only."""
-    probs, found, weights = train
-    counts = np.bincount(found[found >= 0], weights=weights[found >= 0], minlength=probs.shape[1])
-    seen = np.flatnonzero(counts)
-    if len(seen) == 0:
-        return np.zeros(len(STRENGTHS))
-    probs, counts, bias = probs[:, seen], counts[seen], np.zeros(len(seen))
-    held_out_probs, held_out_found, held_out_weights = held_out
-    losses = []
-    for strength in STRENGTHS:
-        # From strong to weak, each from the last one: a few iterations are enough.
-        bias = optimize.minimize(
-            _loss_of_biases,
-            bias,
-            (probs, counts, weights, strength),
-            method="L-BFGS-B",
-            jac=True,
-            bounds=[(-MAX_LOG_RATIO, MAX_LOG_RATIO)] * len(bias),
-            options={"maxiter": 50, "ftol": 1e-5},
-        ).x
-        every = np.zeros(held_out_probs.shape[1] + 1)  # the last entry is for sets that are not in the list, number -1
-        every[seen] = bias
-        totals = 1.0 + held_out_probs @ np.expm1(every[:-1])
-        losses.append(held_out_weights @ (np.log(totals) - every[held_out_found]))
-    return np.array(losses)
+def _on_held_out(space, Y, weights, complete, fold):
+    """Losses of the held-out rows of a fold for each of STRENGTHS, and the biases (n_strengths, n_sets).
 
-
-def _loss_of_biases(bias, probs, counts, weights, strength):
-    """sum_i weight_i log T_i - counts . bias + strength/2 |bias|^2, and its gradient."""
-    totals = 1.0 + probs @ np.expm1(bias)
-    value = weights @ np.log(totals) - counts @ bias + 0.5 * strength * bias @ bias
-    return value, np.exp(bias) * (probs.T @ (weights / totals)) - counts + strength * bias
+    Biases are fitted to the complete rows that were not held out, for the sets of these rows only.
+    """
+    held_out, scores, cardinality = fold
+    losses, biases = np.zeros(len(STRENGTHS)), np.zeros((len(STRENGTHS), len(space.sets)))
+    inside, outside = np.flatnonzero(complete & ~held_out), np.flatnonzero(complete & held_out)
+    found = space._seen.find(Y)
+    seen = inside[found[inside] >= 0]
+    counts = np.bincount(found[seen], weights=weights[seen], minlength=len(space.sets))
+    if counts.any() and len(outside):
+        probs, bias = space._probabilities_without_bias(scores, cardinality), np.zeros(len(space.sets))
+        for number, strength in enumerate(STRENGTHS):
+            # From strong to weak, each from the last one: a few steps are enough.
+            seen_sets.fit_biases(inside, *probs, weights, counts, strength, MAX_LOG_RATIO, bias)
+            biases[number] = bias
+            losses[number] = seen_sets.loss_of_biases(outside, *probs, weights, found, bias)
+    return losses, biases
 
 
 def _compressed(sets):

@@ -16,6 +16,10 @@ from mlrh._simd import LANES, exp_minus_abs, lane, load, splat, store, where_pos
 from mlrh.spaces._kernels.lanes import gather
 
 SAFE_SHARE = 1 / 64  # of T: its relative error is then below 1e-13
+# Of `fit_biases`: the gain per row of a step that is worth another one, and evaluations at most. Its biases serve a
+# choice or a start, so that they need not converge.
+SMALL_GAIN, MAX_EVALUATIONS = 1e-4, 30
+TINY = 1e-10  # keeps quotients finite where no probability is left for sets without a bias
 TARGET_OPERATIONS = 500_000  # of one block: about a millisecond, short enough to share out, long enough to be worth it
 
 
@@ -139,11 +143,7 @@ def _fill_sums(
             store(by_size, size, load(by_size, size) + gain)
             for entry in range(indptr[s], indptr[s + 1]):
                 store(added, indices[entry], load(added, indices[entry]) + gain)
-        for v in range(min(LANES, n_rows - first)):
-            for k in range(n_labels):
-                shares[first + v, k] = added[k, v]
-            for j in range(n_labels + 1):
-                sizes[first + v, j] = by_size[j, v]
+        _scatter(added, by_size, shares[first:], sizes[first:])
 
 
 @kernel
@@ -214,11 +214,17 @@ def _fill_moments(
             store(by_size, size, load(by_size, size) + gain)
             for entry in range(indptr[s], indptr[s + 1]):
                 store(added, indices[entry], load(added, indices[entry]) + gain)
-        for v in range(min(LANES, n_rows - first)):
-            for k in range(n_labels):
-                shares[first + v, k] = added[k, v]
-            for j in range(n_labels + 1):
-                sizes[first + v, j] = by_size[j, v]
+        _scatter(added, by_size, shares[first:], sizes[first:])
+
+
+@kernel
+def _scatter(added, by_size, shares, sizes):
+    """Write what a group of rows has in its lanes to these rows; the last group may have fewer."""
+    for v in range(min(LANES, shares.shape[0])):
+        for k in range(shares.shape[1]):
+            shares[v, k] = added[k, v]
+        for j in range(sizes.shape[1]):
+            sizes[v, j] = by_size[j, v]
 
 
 @kernel
@@ -236,6 +242,84 @@ def _gather_known(known, group, signs, n_present):
                 n_present[v] += 1.0
             else:
                 signs[k, v] = -(n_labels + 1.0) if known[group[v], k] == 0 else 0.0
+
+
+@kernel
+def fit_biases(rows, indptr, indices, probs, weights, counts, strength, largest, bias):
+    """Improve the biases (n_sets,), in place, to minimise sum_i weight_i log T_i - counts . bias + strength/2 |bias|^2.
+
+    The sum is over the given rows. (indptr, indices, probs) is the sparse matrix of q_is (n_samples, n_sets), and
+    T_i = 1 + sum_s (exp(bias_s) - 1) q_is. Sets without counts keep their bias of 0.
+
+    With P_is = exp(bias_s) q_is / T_i, the Hessian is the sum over rows of diag(P) - P P'. Steps solve with a matrix
+    diag(m) - m m' / t instead: m_s = sum_i weight_i P_is (1 - P_is) is its diagonal, and t is the sum of m and of the
+    same for all sets without a bias together. Ends where a step gains too little. Biases stay within +-largest.
+    """
+    n_sets, enough = len(bias), SMALL_GAIN * weights[rows].sum()
+    best, step, tried = np.inf, np.zeros(n_sets), bias.copy()
+    for _ in range(MAX_EVALUATIONS):
+        value, expected, squares, others = _sums_of_biases(rows, indptr, indices, probs, weights, tried)
+        for s in range(n_sets):
+            value += (0.5 * strength * tried[s] - counts[s]) * tried[s]
+        if not value < best:
+            step *= 0.5  # it was too long
+        else:
+            gain, best = best - value, value
+            bias[:] = tried
+            if gain < enough:
+                break
+            # Sherman and Morrison: along is m . (gradient / (m + strength)), total is t - sum m^2 / (m + strength).
+            along, total = 0.0, others
+            for s in range(n_sets):
+                m = expected[s] - squares[s]
+                step[s] = (counts[s] - strength * bias[s] - expected[s]) / (m + strength) if counts[s] > 0 else 0.0
+                along += m * step[s]
+                total += m * strength / (m + strength) if counts[s] > 0 else m
+            for s in range(n_sets):
+                if counts[s] > 0:
+                    m = expected[s] - squares[s]
+                    # Far from the optimum the Hessian grows with the bias: a step of more than 1 could be far too long.
+                    step[s] = min(max(step[s] + m / (m + strength) * along / total, -1.0), 1.0)
+        for s in range(n_sets):
+            tried[s] = min(max(bias[s] + step[s], -largest), largest)
+
+
+@kernel
+def _sums_of_biases(rows, indptr, indices, probs, weights, bias):
+    """Sums over rows, weighted: log T_i, P_is and P_is^2 of every set, U_i (1 - U_i) of all other sets together.
+
+    Arguments are those of `fit_biases`. Here T_i is the sum of U_i, which is left for sets not in the row's list, and
+    of all weights exp(bias_s) q_is: nothing is subtracted.
+    """
+    value, others, weighed = 0.0, TINY, np.exp(bias)
+    expected, squares = np.zeros(len(bias)), np.zeros(len(bias))
+    for i in rows:
+        total, left = 0.0, 1.0
+        for entry in range(indptr[i], indptr[i + 1]):
+            total += weighed[indices[entry]] * probs[entry]
+            left -= probs[entry]
+        left = max(left, 0.0)
+        total += left
+        value += weights[i] * np.log(total)
+        others += weights[i] * (left / total) * (1.0 - left / total)
+        for entry in range(indptr[i], indptr[i + 1]):
+            prob = weighed[indices[entry]] * probs[entry] / total
+            expected[indices[entry]] += weights[i] * prob
+            squares[indices[entry]] += weights[i] * prob * prob
+    return value, expected, squares, others
+
+
+@kernel
+def loss_of_biases(rows, indptr, indices, probs, weights, found, bias):
+    """sum_i weight_i (log T_i - bias of the row's set), with arguments as in `fit_biases`.
+
+    found (n_samples,) is the number of the row's set, -1 where it has no bias.
+    """
+    value = _sums_of_biases(rows, indptr, indices, probs, weights, bias)[0]
+    for i in rows:
+        if found[i] >= 0:
+            value -= weights[i] * bias[found[i]]
+    return value
 
 
 @kernel
