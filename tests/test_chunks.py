@@ -119,6 +119,22 @@ def test_passes_are_at_most_1_3_times_the_evaluations_of_fit(form, options, monk
     assert parts.n_passes <= 1.3 * counted_evaluations(monkeypatch, options, form(X), Y)
 
 
+def test_an_l1_penalty_takes_the_steps_of_fit_and_a_pass_more_in_each(monkeypatch):
+    options = {"l1_ratio": 0.5}
+    parts, fitted = Parts(X, Y), MLRHClassifier(**options).fit(X, Y)
+    chunked = MLRHClassifier(**options).fit_chunks(parts)
+    assert chunked.n_iter_ == fitted.n_iter_
+    evaluations = counted_evaluations(monkeypatch, options, X, Y)
+    assert parts.n_passes == evaluations + chunked.n_iter_ + 3  # the last model says that nothing is left
+
+
+def test_stand_ins_lead_to_the_optimum_where_own_models_are_too_large(monkeypatch):
+    options, labels = PROBLEMS["elastic net"]
+    monkeypatch.setattr(rows, "MAX_OWN_SUMS", 0)
+    fitted = MLRHClassifier(**TIGHT, **options).fit(X, labels, WEIGHTS)
+    assert_same_optimum(MLRHClassifier(**TIGHT, **options).fit_chunks(Parts(X, labels, WEIGHTS)), fitted)
+
+
 # Sources
 
 
