@@ -415,6 +415,25 @@ def test_other_rows_in_a_later_pass_are_refused():
     refused(Shrinking(), "chunk 1 has 199 rows and had 200 rows in the first pass")
 
 
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("later", [(X[:, :7], Y), (np.hstack([X, X]), Y), (X, Y[:, :4]), (X, Y[:-1])])
+def test_other_columns_or_sets_in_a_later_pass_are_refused(later, form):
+    class Changing:
+        n_passes = 0
+
+        def __iter__(self):
+            self.n_passes += 1
+            X_now, Y_now = (X, Y) if self.n_passes < 3 else later
+            return iter([(form(X_now), Y_now)])
+
+    refused(Changing(), "^chunk 0: (X has|y must have|X and y must)")
+
+
+def test_nested_lists_are_chunks(fitted):
+    parts = [(X[cut].tolist(), Y[cut].tolist()) for cut in CUTS]
+    assert_same_optimum(MLRHClassifier().fit_chunks(parts), fitted)
+
+
 @pytest.mark.parametrize("bad", ["missing", "words", "labels", "npy", "npz", "mixed"])
 def test_a_file_that_is_no_part_is_named(bad, tmp_path):
     first, *_ = written(tmp_path, ".csv")
