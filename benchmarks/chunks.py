@@ -34,7 +34,7 @@ N_FILES = 10
 REPEATED = 5  # how often the rows of tmc2007-500 are repeated
 N_ITER = 5  # of fits whose growth is measured
 BLOCK = 50_000  # rows that are drawn at a time
-MAX_EPOCHS = 50
+MAX_EPOCHS = 20
 
 
 def measure(repeats, context):
@@ -215,12 +215,16 @@ def beside_sgd(folder, repeats, context):
     context.tell(f"chunks {seconds:.2f} s, gap {gap:.1e}; SGD {theirs:.2f} s, gap {their_gap:.1e}, {n_epochs} epochs")
     note = f"{n_epochs} epochs"
     told = {"gap": max(gap, 0.0), "their_gap": their_gap, "note": note, "target": None}
-    yield compared(QUESTION, str(problem), seconds, "SGDClassifier.partial_fit for each label", theirs, **told)
+    yield compared(
+        QUESTION, str(problem), seconds, "SGDClassifier(average=True).partial_fit for each label", theirs, **told
+    )
 
 
 def stochastic(chunks, problem, best, enough, max_epochs):
     """Seconds of epochs of SGD over the chunks, the gap they reach, and their number."""
-    models = [SGDClassifier(loss="log_loss", alpha=1 / len(problem.Y), random_state=0) for _ in problem.Y.T]
+    # Averaged steps come far nearer to the optimum than the last one.
+    options = {"loss": "log_loss", "alpha": 1 / len(problem.Y), "average": True, "random_state": 0}
+    models = [SGDClassifier(**options) for _ in problem.Y.T]
     seconds, gap, epoch = 0.0, np.inf, 0
     while gap > enough and epoch < max_epochs:
         begin = time.perf_counter()

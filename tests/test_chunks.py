@@ -119,6 +119,22 @@ def test_passes_are_at_most_1_3_times_the_evaluations_of_fit(form, options, monk
     assert parts.n_passes <= 1.3 * counted_evaluations(monkeypatch, options, form(X), Y)
 
 
+def test_an_l1_penalty_takes_the_steps_of_fit_and_a_pass_more_in_each(monkeypatch):
+    options = {"l1_ratio": 0.5}
+    parts, fitted = Parts(X, Y), MLRHClassifier(**options).fit(X, Y)
+    chunked = MLRHClassifier(**options).fit_chunks(parts)
+    assert chunked.n_iter_ == fitted.n_iter_
+    evaluations = counted_evaluations(monkeypatch, options, X, Y)
+    assert parts.n_passes == evaluations + chunked.n_iter_ + 3  # the last model says that nothing is left
+
+
+def test_stand_ins_lead_to_the_optimum_where_own_models_are_too_large(monkeypatch):
+    options, labels = PROBLEMS["elastic net"]
+    monkeypatch.setattr(rows, "MAX_OWN_SUMS", 0)
+    fitted = MLRHClassifier(**TIGHT, **options).fit(X, labels, WEIGHTS)
+    assert_same_optimum(MLRHClassifier(**TIGHT, **options).fit_chunks(Parts(X, labels, WEIGHTS)), fitted)
+
+
 # Sources
 
 
@@ -397,6 +413,25 @@ def test_other_rows_in_a_later_pass_are_refused():
             return iter([(X[:200], Y[:200]), (X[200:][:rows], Y[200:][:rows])])
 
     refused(Shrinking(), "chunk 1 has 199 rows and had 200 rows in the first pass")
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("later", [(X[:, :7], Y), (np.hstack([X, X]), Y), (X, Y[:, :4]), (X, Y[:-1])])
+def test_other_columns_or_sets_in_a_later_pass_are_refused(later, form):
+    class Changing:
+        n_passes = 0
+
+        def __iter__(self):
+            self.n_passes += 1
+            X_now, Y_now = (X, Y) if self.n_passes < 3 else later
+            return iter([(form(X_now), Y_now)])
+
+    refused(Changing(), "^chunk 0: (X has|y must have|X and y must)")
+
+
+def test_nested_lists_are_chunks(fitted):
+    parts = [(X[cut].tolist(), Y[cut].tolist()) for cut in CUTS]
+    assert_same_optimum(MLRHClassifier().fit_chunks(parts), fitted)
 
 
 @pytest.mark.parametrize("bad", ["missing", "words", "labels", "npy", "npz", "mixed"])
