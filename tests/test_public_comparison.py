@@ -14,11 +14,13 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain
 from sklearn.svm import SVC, LinearSVC
+from typer.testing import CliRunner
 
 import mlrh
 from mlrh import MLRHClassifier, PooledSets
 from mlrh.baselines import LabelPowerset, independent_set_log_proba
-from mlrh.experiments import _boomer, _public
+from mlrh.cli import app
+from mlrh.experiments import _boomer, _public, read_records
 from mlrh.experiments import _protocol as plans
 from mlrh.experiments import _reproduce as module
 from mlrh.experiments._protocol import PUBLIC_GRIDS, SUITES, run_task
@@ -257,3 +259,27 @@ def test_a_comparison_in_parts_is_that_of_one_run_and_repeats_nothing(tmp_path, 
     parts = compare_suite([DATASET], {"small": PROFILE}, both, tmp_path / "parts", n_jobs=1)
     assert computed == ["ML-kNN"] * 5
     assert [table.rows for table in parts.sections[1].tables] == [table.rows for table in whole.sections[1].tables]
+
+
+def test_the_command_runs_the_sets_methods_and_seeds_that_are_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setitem(SUITES["public"], "small", replace(PROFILE, seeds=(0, 1)))
+    monkeypatch.setattr(module, "public_dataset", lambda name, data_dir: {"small": DATASET}[name])
+    part = ["--sets", "small", "--methods", "ML-kNN", "--methods", "LP-LR", "--seeds", "1", "--jobs", "1"]
+    result = CliRunner().invoke(app, ["compare", "--suite", "public", *part, "--output", str(tmp_path)])
+    assert result.exit_code == 0, result.exception
+    made = {(r["dataset"], r["method"], r["seed"], r["fold"]) for r in read_records(tmp_path / "records.jsonl")}
+    assert made == {("small", method, 1, fold) for method in ("ML-kNN", "LP-LR") for fold in range(5)}
+    assert "small: LP-LR (5 of 10 splits)" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "option, words",
+    [
+        (["--sets", "roses"], "Unknown data set of the suite 'roses'; there are emotions, scene"),
+        (["--methods", "guess"], "Unknown method of the suite 'guess'; there are MLRH (linear, cardinality)"),
+        (["--seeds", "9"], "No set of the suite has folds of seed 9; there are seeds 0, 1, 2, 3, 4."),
+    ],
+)
+def test_a_part_that_does_not_exist_is_an_error(option, words):
+    error = CliRunner().invoke(app, ["compare", "--suite", "public", *option]).exception
+    assert isinstance(error, ValueError) and str(error).startswith(words)

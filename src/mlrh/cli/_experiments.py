@@ -129,6 +129,12 @@ def _compare_suite(suite, names, methods, seeds, output, data_dir, jobs):
         _among(profiles, name, "data set of the suite")
     for method in methods or ():
         _among(JUDGED, method, "method of the suite")
+    known = sorted({seed for profile in profiles.values() for seed in profile.seeds})
+    for seed in seeds or ():
+        if seed not in known:
+            raise ValueError(
+                f"No set of the suite has folds of seed {seed}; there are seeds {', '.join(map(str, known))}."
+            )
     profiles = {name: _with_seeds(profile, seeds) for name, profile in profiles.items()}
     found = [public_dataset(name, data_dir) for name in dict.fromkeys(names or profiles) if profiles[name].seeds]
     methods = tuple(dict.fromkeys(methods or JUDGED))

@@ -502,8 +502,8 @@ def _wrapped(text, room, most, bold=False):
     if most == 1 or _width(text, bold) <= room:
         return [_fit(text, room, bold)]
     fits = next((n for n in range(len(text), 1, -1) if _width(text[:n], bold) <= room), 1)
-    places = range(fits, max(fits // 2 - 1, 0), -1)
-    breaks = (n for n in places if text[n - 1] in " -_/,=+" or text[n : n + 1] in (" ", "("))
+    second_half = range(fits, max(fits // 2 - 1, 0), -1)
+    breaks = (n for n in second_half if text[n - 1] in " -_/,=+" or text[n : n + 1] in (" ", "("))
     cut = next(breaks, fits)
     return [text[:cut].rstrip(), *_wrapped(text[cut:].lstrip(), room, most - 1, bold)]
 
