@@ -159,7 +159,8 @@ def choose(
     n_used = len(auto.validation_["exact_match"])
     how = {"n_rows": len(data.Y), "n_folds": n_used, "seed": seed, "notes": notes}
     settings = {"decision": auto.decision, "scaling": "max_abs" if sparse.issparse(data.X) else "standard", **how}
-    return Model(data.schema, None, auto, {**auto.leaderboard_[0], **settings}, auto.validation_)
+    chosen = {name: value for name, value in auto.leaderboard_[0].items() if name != "seconds"}
+    return Model(data.schema, None, auto, {**chosen, **settings}, auto.validation_)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.util import find_spec
 from numbers import Integral, Real
 from typing import Any, Self
@@ -226,7 +225,7 @@ class MLRHAuto(_targets.SetClassifier):
         entries: list[_Entry] = []
         n_folds, found = len(judge.folds), {candidate: {} for candidate in candidates}
         tasks = [(candidate, number) for candidate in candidates for number in range(n_folds)]
-        work = partial(_evaluated, judge.task, judge.folds, judge.metric, nominal, self.random_state)
+        work = _Evaluation(judge.task, judge.folds, judge.metric, nominal, self.random_state, SEARCH_TOL)
         try:
             with closing(_as_they_come(work, tasks, self.n_jobs)) as results:
                 for place, result in results:
@@ -378,10 +377,6 @@ class _Candidate:
         kinds = ["c" if d in nominal else "q" for d in range(X.shape[1])] if nominal else None
         return MLRHBoostingClassifier(feature_types=kinds, random_state=random_state, **form)
 
-    def searching(self):
-        """Options of fits that only serve to choose."""
-        return {"n_jobs": 1} if self.scores == "boosted" else {"n_jobs": 1, "tol": SEARCH_TOL}
-
     def preprocessor(self, X, nominal):
         """The transformer of X, not fitted; None where the classifier takes X as it is."""
         return None if self.scores == "boosted" else preprocessor_for(X, nominal)
@@ -446,28 +441,42 @@ def _task(X, y, sample_weight):
     return replace(task, y=sparse.csr_array(task.Y.astype(np.int64)))  # a dense column would be two classes
 
 
-def _evaluated(task, folds, metric, nominal, random_state, work):
-    """The _Parts of a candidate for the held-out rows of a fold, one for each value of its path, and the seconds."""
-    (candidate, number), begin = work, time.perf_counter()
-    train, rows = folds[number]
-    # By one thread and without warnings: those of the last fit are the ones that count.
-    with warnings.catch_warnings(), threadpool_limits(1):
-        warnings.simplefilter("ignore")
-        X, X_held_out = task.X[train], task.X[rows]
-        preprocessor = candidate.preprocessor(task.X, nominal)
+@dataclass(frozen=True, eq=False)
+class _Evaluation:
+    """What a candidate answers for held-out rows; all that processes need to know for it."""
+
+    task: _held_out.Task
+    folds: list
+    metric: str
+    nominal: tuple
+    random_state: int
+    tol: float
+
+    def __call__(self, work):
+        """The _Parts of a candidate for a fold, one for each value of its path, and the seconds that it took."""
+        (candidate, number), begin = work, time.perf_counter()
+        # By one thread and without warnings: those of the last fit are the ones that count.
+        with warnings.catch_warnings(), threadpool_limits(1):
+            warnings.simplefilter("ignore")
+            return self._parts(candidate, *self.folds[number]), time.perf_counter() - begin
+
+    def _parts(self, candidate, train, rows):
+        X, X_held_out = self.task.X[train], self.task.X[rows]
+        preprocessor = candidate.preprocessor(X, self.nominal)
         if preprocessor is not None:
             X = preprocessor.fit_transform(X)
             X_held_out = preprocessor.transform(X_held_out)
-        classifier = candidate.classifier(X, nominal, random_state, **candidate.searching())
-        weights = None if (task.weights == 1).all() else task.weights[train]
+        options = {"n_jobs": 1} if candidate.scores == "boosted" else {"n_jobs": 1, "tol": self.tol}
+        classifier = candidate.classifier(X, self.nominal, self.random_state, **options)
+        weights = None if (self.task.weights == 1).all() else self.task.weights[train]
         parts, compared = [], None
-        for fitted in classifier._fit_path(X, task.y[train], candidate.values, weights):
+        for fitted in classifier._fit_path(X, self.task.y[train], candidate.values, weights):
             if not isinstance(compared, list):  # kernel values are the same along the path
                 compared = fitted._compared(X_held_out)
             distribution = fitted._distribution_of(fitted._scores_of(compared))
-            form, truth, is_known = _held_out.form_and_truth(task, fitted, rows)
-            parts.append(_part(distribution, truth, is_known, form, metric))
-    return parts, time.perf_counter() - begin
+            form, truth, is_known = _held_out.form_and_truth(self.task, fitted, rows)
+            parts.append(_part(distribution, truth, is_known, form, self.metric))
+        return parts
 
 
 def _part(distribution, truth, is_known, form, metric):
