@@ -77,7 +77,7 @@ def losses(X, Y, folds):
     found = []
     for scores, gamma in FORMS:
         candidate = auto._Candidate(
-            scores, "observed", False, gamma, auto.LINEAR_C if scores == "linear" else auto.RBF_C
+            scores, "observed", "auto", False, gamma, auto.LINEAR_C if scores == "linear" else auto.RBF_C
         )
         paths = [evaluate((candidate, number))[0] for number in range(len(folds))]
         for parts in zip(*paths, strict=True):
