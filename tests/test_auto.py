@@ -28,7 +28,7 @@ from mlrh.model_selection import MultilabelStratifiedKFold
 from mlrh.spaces import GroupSpace, Mixture
 
 X, Y = make_multilabel(60)
-# By log-loss the largest C is best for the easy data of the checks, and tol leaves more digits open there than they allow.
+# By log-loss the largest C is best for the easy data of the checks, where tol leaves more digits open than they allow.
 CHECKED = [
     MLRHAuto(scores="linear", label_space="cardinality", cv=2, time_budget=None, select_by="metric"),
     MLRHAuto(scores="linear", quality="fast", metric="f1", cv=2, time_budget=None, select_by="metric"),
