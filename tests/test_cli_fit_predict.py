@@ -21,10 +21,11 @@ from processes import running_in_session, wait_until, workers_of
 from scipy import sparse
 from typer.testing import CliRunner
 
-from mlrh import MLRHClassifier, automatic, metrics, persistence
+from mlrh import MLRHClassifier, metrics, persistence
 from mlrh.automatic import choose
 from mlrh.cli import app
 from mlrh.data import load_digit_scenes, read, write
+from mlrh.estimators import auto
 
 TRAIN, TEST = load_digit_scenes(120, part="train"), load_digit_scenes(15, part="test")
 NAMES = ",".join(TRAIN.label_names)
@@ -33,9 +34,9 @@ PROGRAM = (sys.executable, "-m", "mlrh")
 
 @pytest.fixture(autouse=True)
 def tiny_grids(monkeypatch):
-    monkeypatch.setattr(automatic, "LINEAR_C", (0.01, 1.0))
-    monkeypatch.setattr(automatic, "RBF_C", (10.0,))
-    monkeypatch.setattr(automatic, "RBF_GAMMA", (1.0,))
+    monkeypatch.setattr(auto, "LINEAR_C", (0.01, 1.0))
+    monkeypatch.setattr(auto, "RBF_C", (10.0,))
+    monkeypatch.setattr(auto, "RBF_GAMMA", (1.0,))
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def scenes(tmp_path_factory):
     place = tmp_path_factory.mktemp("scenes")
     write(TRAIN, place / "train.csv")
     write(TEST, place / "test.csv")
-    persistence.save(choose(TRAIN, kernel="linear", n_folds=2), place / "model.mlrh")
+    persistence.save(choose(TRAIN, scores="linear", quality="fast", n_folds=2), place / "model.mlrh")
     return place
 
 
@@ -84,10 +85,20 @@ def test_a_model_of_any_format_predicts_what_the_model_in_memory_predicts(file, 
     (folder / "new").mkdir()
     write(TRAIN, folder / file, **options)
     write(TEST, folder / "new" / file, **options)
-    run("fit", file, "--kernel", "linear", "--folds", "2", *(["--labels", labels] if labels else []))
+    run(
+        "fit",
+        file,
+        "--kernel",
+        "linear",
+        "--quality",
+        "fast",
+        "--folds",
+        "2",
+        *(["--labels", labels] if labels else []),
+    )
     predicted = rows_of(run("predict", "set.mlrh", f"new/{file}").stdout)
     train, test = (replace(data, X=sparse.csr_array(data.X)) if is_libsvm else data for data in (TRAIN, TEST))
-    model = choose(train, kernel="linear", n_folds=2)
+    model = choose(train, scores="linear", quality="fast", n_folds=2)
     names = [str(digit) for digit in range(10)] if is_libsvm else TRAIN.label_names
     np.testing.assert_array_equal(as_matrix(predicted, names), model.predict(test))
     expected = np.exp(model.distribution(test).log_prob(model.predict(test)))
@@ -97,8 +108,9 @@ def test_a_model_of_any_format_predicts_what_the_model_in_memory_predicts(file, 
 @pytest.mark.parametrize("decision", ["hamming", "f1"])
 def test_a_kernel_model_of_a_file_is_that_of_memory(decision, folder):
     write(TRAIN, folder / "train.csv")
-    result = run("fit", "train.csv", "--labels", NAMES, "--folds", "2", "--decision", decision, "--kernel", "rbf")
-    expected = choose(TRAIN, n_folds=2, decision=decision, kernel="rbf")
+    options = ("--folds", "2", "--metric", decision, "--scores", "rbf", "--quality", "fast", "--time", "600")
+    result = run("fit", "train.csv", "--labels", NAMES, *options)
+    expected = choose(TRAIN, n_folds=2, metric=decision, scores="rbf", quality="fast")
     loaded = persistence.load(folder / "train.mlrh")
     assert loaded.settings == expected.settings and loaded.validation == expected.validation
     mean = np.mean(expected.validation["exact_match"])
@@ -136,7 +148,7 @@ def places(tmp_path_factory):
     (folder / "train.csv").write_text("a,place,p,q\n" + "".join(rows))
     with pytest.warns(UserWarning, match="column 'place' holds words, and numbers in 13 rows that count as words"):
         data = read(folder / "train.csv", ["p", "q"])
-    model = choose(data, kernel="linear", label_space="cardinality", n_folds=2)
+    model = choose(data, scores="linear", label_space="cardinality", n_folds=2)
     persistence.save(model, folder / "model.mlrh")
     return folder
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mlrh import automatic
 from mlrh.cli import app
 from mlrh.data import MultilabelData, write
+from mlrh.estimators import auto
 from mlrh.persistence import load
 
 FORM = r'a list such as \[\{"labels": \["red", "blue"\], "least": 1, "most": 1\}\]'
@@ -17,7 +17,7 @@ FORM = r'a list such as \[\{"labels": \["red", "blue"\], "least": 1, "most": 1\}
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with things.csv: exactly one colour, at most one size, and a label of its own."""
-    monkeypatch.setattr(automatic, "LINEAR_C", (1.0,))
+    monkeypatch.setattr(auto, "LINEAR_C", (1.0,))
     monkeypatch.chdir(tmp_path)
     random = np.random.RandomState(0)
     X = random.normal(size=(60, 2))
@@ -50,7 +50,7 @@ def test_groups_of_a_file_are_the_label_space_of_the_model(folder):
     result = fit("--groups", "groups.json")
     assert result.exit_code == 0, (result.output, result.exception)
     model = load("things.mlrh")
-    assert model.classifier.label_space_.groups == [([0, 1], 1, 1), ([2], 0, 1)]
+    assert model.classifier.best_estimator_[-1].label_space_.groups == [([0, 1], 1, 1), ([2], 0, 1)]
     assert model.settings["label_space"].startswith("groups: 1 label of 2, 0 to 1 labels of 1, 1 free")
     assert CliRunner().invoke(app, ["predict", "things.mlrh", "things.csv", "-o", "answers.csv"]).exit_code == 0
     lines = (folder / "answers.csv").read_text().splitlines()[1:]

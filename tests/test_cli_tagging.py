@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from mlrh import automatic, persistence
 from mlrh.cli import app
 from mlrh.data import load_digit_scenes, write
+from mlrh.estimators import auto
 from mlrh.web import _server as serving
 from mlrh.web import known_of
 
@@ -28,8 +29,8 @@ def scenes(tmp_path_factory):
     place = tmp_path_factory.mktemp("scenes")
     write(TEST, place / "test.csv")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(automatic, "LINEAR_C", (1.0,))
-        model = automatic.choose(TRAIN, kernel="linear", label_space="cardinality", n_folds=2)
+        patch.setattr(auto, "LINEAR_C", (1.0,))
+        model = automatic.choose(TRAIN, scores="linear", label_space="cardinality", n_folds=2)
     persistence.save(model, place / "model.mlrh")
     return place
 

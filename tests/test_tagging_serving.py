@@ -152,7 +152,7 @@ def test_a_model_of_a_file_shows_its_own_names_and_nominal_values():
     X = np.column_stack([np.arange(12) % 3, RNG.normal(size=12)]).astype(float)
     Y = np.column_stack([X[:, 0] == 0, X[:, 0] != 0]).astype(np.int8)
     data = MultilabelData(X, Y, ("colour", "size"), ("warm", "cold"), "things", {"colour": ("red", "blue", "grey")})
-    model = choose(data, kernel="linear", label_space="cardinality", n_folds=2)
+    model = choose(data, scores="linear", label_space="cardinality", n_folds=2)
     colours = np.array(["red", "blue", "grey"])[X[:, 0].astype(int)]
     for rows in (data, pd.DataFrame({"size": X[:, 1], "colour": colours})):
         session, about = make_session(model, rows)
@@ -185,7 +185,7 @@ def test_serve_refuses_what_it_can_not_show_in_one_sentence(change, words):
 def test_a_model_refuses_plain_arrays_and_names_of_features():
     X, Y = make_multilabel(30, n_labels=2, max_labels=2)
     data = MultilabelData(X, Y.astype(np.int8), tuple("uvwxyz"), ("a", "b"), "things")
-    model = choose(data, kernel="linear", label_space="cardinality", n_folds=2)
+    model = choose(data, scores="linear", label_space="cardinality", n_folds=2)
     with pytest.raises(ValueError, match="takes a MultilabelData or a DataFrame as X; got ndarray"):
         make_session(model, X)
     with pytest.raises(ValueError, match="feature_names must be left out"):

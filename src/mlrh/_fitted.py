@@ -20,6 +20,7 @@ from sklearn import model_selection
 from sklearn.isotonic import IsotonicRegression
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.neighbors import BallTree, KDTree
+from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import LabelBinarizer
 
 from mlrh import decisions
@@ -495,6 +496,14 @@ def _labels_of_parts_agree(state, sizes):
         raise Refused(f"holds an estimator of {_n_labels(inner)} labels for {sizes['labels']} labels of y")
 
 
+def _best_agrees(state, sizes):
+    """The chosen model answers for as many labels as the MLRHAuto, from as many features."""
+    best = state["best_estimator_"]
+    _labels_of_parts_agree({"estimator_": best[-1] if isinstance(best, Pipeline) else best}, sizes)
+    if getattr(best, "n_features_in_", sizes["features"]) != sizes["features"]:
+        raise Refused("holds an MLRHAuto whose model is of other features")
+
+
 def _members_agree(state, sizes):
     """Each member of a pool has a name and a weight, and answers for as many labels as the pool."""
     if len(state["estimators"]) != sizes["members"] or abs(state["weights_"].sum() - 1) > 1e-6:
@@ -544,9 +553,10 @@ def _constant_or_estimator(state, sizes):
 
 def _names_match(state, sizes):
     """A Model's parts agree on the number of features."""
-    n_features = getattr(state["preprocessor"], "n_features_in_", None)
+    first = state["classifier"] if state["preprocessor"] is None else state["preprocessor"]
+    n_features = getattr(first, "n_features_in_", None)
     if n_features is not None and n_features != len(getattr(state["schema"], "feature_names", ())):
-        raise Refused("holds a model whose preprocessing is of other features than it names")
+        raise Refused("holds a model of other features than it names")
 
 
 def _are_texts(value, sizes):
@@ -620,6 +630,20 @@ shares = partial(Array, low=0.0, high=1.0)
 OURS: dict[str, Table] = {
     "MLRHClassifier": Table(LINEAR, (_space_fits,)),
     "KernelMLRHClassifier": Table(KERNEL, (_space_fits, _kernel_fits)),
+    "MLRHAuto": Table(
+        {
+            **FORM_OF_Y,
+            "n_features_in_": Number(Integral, 1),
+            "best_estimator_": PREDICTS,
+            "leaderboard_": listed(instance(dict)),
+            "validation_": instance(dict),
+            "notes_": listed(instance(str)),
+            "_categories": Value(_are_categories_of_features, "a dict of categories by feature"),
+            "_is_sparse": instance(bool),
+            "_never": Array("b", ("labels",)),
+        },
+        (_best_agrees,),
+    ),
     "MLRHBoostingClassifier": Table(BOOSTED, (_space_fits, _booster_fits)),
     "MLRHClassifierCV": Table(
         {**LINEAR, **CHOSEN, "l1_ratio_": SHARE, "scores_": instance(np.ndarray)}, (_space_fits,)
@@ -762,7 +786,8 @@ OURS: dict[str, Table] = {
         }
     ),
     "Model": Table(
-        {"preprocessor": TRANSFORMS, "settings": instance(dict), "validation": instance(dict)}, (_names_match,)
+        {"preprocessor": has("transform", optional=True), "settings": instance(dict), "validation": instance(dict)},
+        (_names_match,),
     ),
 }
 

@@ -45,6 +45,7 @@ HEADER = "mlrh.json"
 OURS = {
     "MLRHClassifier": "mlrh.estimators.linear.MLRHClassifier",
     "KernelMLRHClassifier": "mlrh.estimators.kernel.KernelMLRHClassifier",
+    "MLRHAuto": "mlrh.estimators.auto.MLRHAuto",
     "MLRHBoostingClassifier": "mlrh.estimators.boosting.MLRHBoostingClassifier",
     "MLRHClassifierCV": "mlrh.estimators.cv.MLRHClassifierCV",
     "KernelMLRHClassifierCV": "mlrh.estimators.cv.KernelMLRHClassifierCV",
@@ -67,7 +68,7 @@ OURS = {
     "OpenSpace": "mlrh.spaces.open.OpenSpace",
     "Targets": "mlrh.estimators._targets.Targets",
     "KeptRows": "mlrh.estimators.linear._KeptRows",
-    "ToDense": "mlrh.automatic.ToDense",
+    "ToDense": "mlrh.estimators.auto.ToDense",
     "Schema": "mlrh.data.containers.Schema",
     "Model": "mlrh.automatic.Model",
 }

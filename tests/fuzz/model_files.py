@@ -33,6 +33,7 @@ from mlrh import (
     CalibratedSets,
     KernelMLRHClassifier,
     KernelMLRHClassifierCV,
+    MLRHAuto,
     MLRHBoostingClassifier,
     MLRHClassifier,
     MLRHClassifierCV,
@@ -142,6 +143,7 @@ MODELS = {
     "columns": (make_pipeline(COLUMNS, MLRHClassifier(**FAST)), TABLE, Y),
     "open": (MLRHClassifier(label_space="open", set_bias_strength=1.0, **FAST), X, Y),
     "groups": (MLRHClassifier(label_space=GroupSpace([([0, 1], 1, 2)], Y.shape[1]), **FAST), X, Y),
+    "automatic": (MLRHAuto(scores="linear", quality="fast", time_budget=None, cv=2, n_jobs=1), TABLE, Y),
     "boosted": (MLRHBoostingClassifier(n_estimators=2, feature_types=["q", "c"], n_jobs=1, random_state=0), TABLE, Y),
     "hierarchy": (MLRHClassifier(label_space=HierarchySpace([-1, -1, 1]), **FAST), X, Y),
 }

@@ -46,21 +46,36 @@ def fit(
         ),
     ] = "auto",
     groups: GroupsOption = None,
-    kernel: Annotated[
-        Literal["auto", "linear", "rbf"], typer.Option("--kernel", help="Linear or RBF scores.")
+    scores: Annotated[
+        Literal["auto", "linear", "rbf", "boosted"],
+        typer.Option("--scores", "--kernel", help="Linear scores, an RBF kernel or boosted trees."),
     ] = "auto",
-    decision: Annotated[
-        Literal["exact_match", "hamming", "f1", "jaccard"],
-        typer.Option("--decision", help="What predictions are to do best: whole sets, single labels, F1, Jaccard."),
+    metric: Annotated[
+        Literal["exact_match", "hamming", "f1", "jaccard", "log_loss"],
+        typer.Option(
+            "--metric",
+            "--decision",
+            help="What predictions are to do best: whole sets, single labels, F1, Jaccard; or their probability.",
+        ),
     ] = "exact_match",
-    folds: Annotated[int, typer.Option("--folds", min=2, help="Folds of the cross validation.")] = 5,
+    seconds: Annotated[
+        float, typer.Option("--time", min=0.1, help="Seconds for the choice; fits that have begun are finished.")
+    ] = 60.0,
+    quality: Annotated[
+        Literal["best", "fast"], typer.Option("--quality", help="All candidates and a pool of them, or a few only.")
+    ] = "best",
+    folds: Annotated[
+        int | None, typer.Option("--folds", min=2, help="Folds of the cross validation; default: 5, fast: 3.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the folds.")] = 0,
     jobs: JobsOption = None,
 ) -> None:
     """Fit a model to a data file and save it.
 
-    Kernel, C, gamma and label space are chosen by cross validation; with --groups the label space is that of the
-    groups. An existing model file is replaced once the new one is complete; any other existing file is refused.
+    Scores (linear, RBF kernel, boosted trees where XGBoost is installed), their settings and the label space are chosen
+    by cross validation, and pooled where that helps. Ctrl-C ends the search with the best so far. With --groups the
+    label space is that of the groups. An existing model file is replaced once the new one is complete; any other
+    existing file is refused.
 
     Example: `mlrh fit songs.csv --labels happy,sad,calm --output songs.mlrh`
     """
@@ -75,7 +90,7 @@ def fit(
         data = read_data(file, chosen, format).without(ignore or ())
     console.print(_output.facts({"data": _output.described_data(data)}), highlight=False)
     with _output.progress_bar(console) as report:
-        options = {"label_space": space, "kernel": kernel, "decision": decision}
+        options = {"metric": metric, "time_budget": seconds, "quality": quality, "scores": scores, "label_space": space}
         model = choose(data, **options, n_folds=folds, seed=seed, n_jobs=jobs, report=report)
     save(model, target)
     _tell(console, model)
@@ -122,7 +137,9 @@ def _tell(console, model):
     console.print(_output.facts(_output.described_choice(model)), highlight=False)
     for note in settings["notes"]:
         _output.say(console, f"Note: {note}")
-    console.print(f"\nCross validation, {settings['n_folds']} folds:", highlight=False)
+    console.print(f"\nThe best candidates, by the log-loss of {settings['n_folds']} folds:", highlight=False)
+    console.print(_output.leaderboard(model.classifier), highlight=False)
+    console.print(f"\nCross validation of the first, {settings['n_folds']} folds:", highlight=False)
     console.print(_output.spread_table(model.validation), highlight=False)
 
 

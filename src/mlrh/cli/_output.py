@@ -256,22 +256,37 @@ def described_data(data: Any) -> str:
     return f"{data.name}: {', '.join(counts)}; {sizes.mean():.2f} labels per row ({spread})"
 
 
-DECISIONS = {"exact_match": "exact match", "hamming": "Hamming", "f1": "F1 by row", "jaccard": "Jaccard index"}
+METRICS = {
+    "exact_match": "exact match",
+    "hamming": "Hamming loss",
+    "f1": "F1 by row",
+    "jaccard": "Jaccard index",
+    "log_loss": "log-loss",
+}
+MAX_LINES = 8  # of a leaderboard; the rest is in the model
 
 
 def described_choice(model: Any) -> dict[str, str]:
     """What was chosen, by name."""
     settings = model.settings
-    scores = f"linear, C = {settings['C']:g}"
-    if settings["kernel"] == "rbf":
-        gamma = f"gamma = {settings['gamma']:.4g} ({settings['gamma_units']:g} x scale)"
-        scores = f"RBF kernel, C = {settings['C']:g}, {gamma}"
     return {
-        "scores": scores,
-        "label space": model.classifier.label_space_.describe(),
+        "model": settings["model"],
         "features": _described_features(model.schema, settings),
-        "decision": DECISIONS[settings["decision"]],
+        "metric": METRICS[model.classifier.metric],
     }
+
+
+def leaderboard(auto: Any) -> Table:
+    """The best lines of the leaderboard of an MLRHAuto."""
+    metric = auto.metric
+    columns = [METRICS[metric]] if metric != "log_loss" else []
+    table = Table("", "log-loss", *columns, "seconds", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for line in auto.leaderboard_[:MAX_LINES]:
+        figures = [f"{line['log_loss']:.3f}", *(f"{line[metric]:.3f}" for _ in columns), f"{line['seconds']:.1f}"]
+        table.add_row(escape(visible(line["model"])), *figures)
+    return table
 
 
 def spread_table(validation: Mapping[str, list[float]]) -> Table:

@@ -1,5 +1,6 @@
 """The scikit-learn classes: validate, compose, expose."""
 
+from mlrh.estimators.auto import MLRHAuto
 from mlrh.estimators.boosting import MLRHBoostingClassifier
 from mlrh.estimators.calibration import CalibratedSets, isotonic_map
 from mlrh.estimators.cv import KernelMLRHClassifierCV, MLRHClassifierCV
@@ -12,6 +13,7 @@ __all__ = [
     "CalibratedSets",
     "KernelMLRHClassifier",
     "KernelMLRHClassifierCV",
+    "MLRHAuto",
     "MLRHBoostingClassifier",
     "MLRHClassifier",
     "MLRHClassifierCV",

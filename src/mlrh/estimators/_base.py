@@ -166,6 +166,10 @@ class JointClassifier(_targets.SetClassifier):
         tags.input_tags.sparse = True
         return tags
 
+    def _scores(self, X):
+        check_is_fitted(self)
+        return self._scores_of(self._compared(X))
+
     def _predict_sets(self, X):
         return self._decide(self.distribution(X))
 
@@ -192,8 +196,12 @@ class JointClassifier(_targets.SetClassifier):
         return ()
 
     @abstractmethod
-    def _scores(self, X):
-        """Scores (n_samples, n_labels) of rows that are not checked yet."""
+    def _compared(self, X):
+        """What `_scores_of` needs of X, the same along a path of fits: checked rows, or kernel values."""
+
+    @abstractmethod
+    def _scores_of(self, compared):
+        """Scores (n_samples, n_labels) of what `_compared` returned."""
 
 
 class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
@@ -378,10 +386,6 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
             "support_": problem.support,
         }
 
-    def _scores(self, X):
-        check_is_fitted(self)
-        return self._scores_of(self._compared(X))
-
     @abstractmethod
     def _prepare(self, X, weights, C, *, keep_gram=False):
         """What fits at any C up to this one have in common: an object whose `design` the solver works on."""
@@ -400,14 +404,6 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
     @abstractmethod
     def _attributes_of(self, prepared, coef, mean_score):
         """The fitted attributes that give scores, by name, from coefficients of the design's features."""
-
-    @abstractmethod
-    def _compared(self, X):
-        """What `_scores_of` needs of X, the same for all C: checked rows, or kernel values."""
-
-    @abstractmethod
-    def _scores_of(self, compared):
-        """Scores (n_samples, n_labels) of what `_compared` returned."""
 
     def _start(self, objective, problem, starts):
         """Parameters to start from, one or several (n_starts, n_parameters), and whether finding them was interrupted.

@@ -293,11 +293,13 @@ class MLRHBoostingClassifier(JointClassifier):
         tags.input_tags.categorical = True
         return tags
 
-    def _scores(self, X):
-        check_is_fitted(self)
-        X = self._validate_X(X, reset=False)
-        rows = _xgboost().DMatrix(X, **self._reading(vars(self)))
-        return self.intercept_ + _margins(self.booster_.predict(rows, output_margin=True), len(self.intercept_))
+    def _compared(self, X):
+        """X as XGBoost reads it, in a list of one."""
+        return [_xgboost().DMatrix(self._validate_X(X, reset=False), **self._reading(vars(self)))]
+
+    def _scores_of(self, compared):
+        margins = self.booster_.predict(compared[0], output_margin=True)
+        return self.intercept_ + _margins(margins, len(self.intercept_))
 
     def _validate_X(self, X, *, reset):
         X = _categories.validated(self, X, reset=reset)

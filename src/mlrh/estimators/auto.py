@@ -1,0 +1,719 @@
+"""MLRHAuto: kind of scores, label space and settings chosen by held-out rows, within a time budget.
+
+A candidate is a kind of scores (linear, RBF, boosted trees) with a label space, and a path of values of C or of rounds.
+All candidates answer for the same held-out rows, each fitted to the rows outside a fold. What they answered also gives
+the weights of a pool of the best ones. Only what is chosen is fitted to all rows.
+"""
+
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from copy import copy
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from numbers import Integral, Real
+from typing import Any, Self
+
+import numpy as np
+from joblib import cpu_count, effective_n_jobs
+from scipy import sparse
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MaxAbsScaler, OneHotEncoder, StandardScaler
+from sklearn.utils.validation import check_is_fitted
+from threadpoolctl import threadpool_limits
+
+from mlrh import decisions
+from mlrh._processes import as_finished
+from mlrh._sklearn import Interval, StrOptions, fit_context
+from mlrh._warnings import warn
+from mlrh.estimators import _categories, _held_out, _targets, _whole_fit
+from mlrh.estimators.boosting import MLRHBoostingClassifier
+from mlrh.estimators.cv import SEARCH_TOL
+from mlrh.estimators.kernel import KernelMLRHClassifier, gamma_scale
+from mlrh.estimators.linear import MLRHClassifier
+from mlrh.estimators.pool import PooledSets, largest_likelihood
+from mlrh.metrics import FLOOR, evaluate
+from mlrh.model_selection import MultilabelStratifiedKFold
+from mlrh.spaces import LabelSetDistribution, LabelSpace, Mixture, metric_function
+
+# The values of C and gamma that are tried. What is a small C depends on the scale of the features: these are for scaled
+# ones. RBF gets larger C, since entries of the kernel are at most 1, while a scaled row's square is about n_features.
+LINEAR_C = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
+RBF_C = (0.1, 1.0, 10.0, 100.0, 1000.0)
+RBF_GAMMA = (1.0, 0.3, 3.0)  # in units of 1 / (n_features * variance of the features), which is gamma="scale"
+ROUNDS = (50, 100, 200, 400)  # of boosting, at its default learning rate
+# Of the biases in the open space. The first is within a standard error of the best on five of six public sets, the
+# second is for the sixth. To choose among more for every C, as MLRHClassifier does, would take four times as long.
+STRENGTHS = (1.0, 0.1)
+FOLDS = {"fast": 3, "best": 5}
+
+MAX_RBF_ROWS = 3000  # to try an RBF kernel unasked: its cost grows with the cube of the rows
+MAX_SPARSE_RBF_ROWS = 1000  # sparse rows have many features, where a linear model is hard to beat
+MAX_ASKED_RBF_ROWS = 10_000  # a kernel matrix of 0.8 GB, of which a fit holds several
+MAX_SETS = 2000  # to try the observed space unasked: it costs one product per set, and of more sets most occur once
+SERIAL_SECONDS = 20.0  # of computing here before processes are started: their start takes several seconds
+
+MEMBERS_PER_SCORES = 2  # of a pool, of each kind of scores: more of one kind are hardly different (docs/pools.md)
+LEAST_WEIGHT = 0.02  # of a member: with less it costs the time of a prediction and changes next to nothing
+SHOWN = 5  # candidates that a note names
+DECIMALS = 12  # of figures that are compared, so that rounding decides no tie
+
+SCORES = ("linear", "rbf", "boosted")
+LABEL_SPACES = ("open", "observed", "cardinality")
+# The decision that fits each metric. Any decision leaves the log-loss as it is, so there the most probable set is it.
+DECISIONS = {**{name: name for name in decisions.BY_NAME}, "log_loss": "exact_match"}
+
+Report = Callable[[int, int, str], None]
+
+
+class MLRHAuto(_targets.SetClassifier):
+    """The model that does best on held-out rows: linear, kernel or boosted scores, a label space, or a pool of several.
+
+    Every candidate is fitted to the rows outside of each fold and judged by the rows inside, with preprocessing fitted
+    to the former. The log-loss of the set over all held-out rows decides (see `select_by`), among equals the candidate
+    that was tried first. A pool of the best candidates, with weights that make the held-out sets most likely, is judged
+    in the same way, by weights that don't know the fold. What was chosen is then fitted to all rows. Predictions are
+    those that are best in expectation for the metric.
+
+    X may hold missing values, and categories as in MLRHBoostingClassifier. Boosted trees are tried where XGBoost is
+    installed. y has any of the forms that MLRHClassifier takes, with every label known.
+
+    Ctrl-C ends the search: the best candidate so far is fitted, with a warning. Before the first candidate is finished,
+    and in the last fit, it is a KeyboardInterrupt as always.
+
+    Parameters
+    ----------
+    metric : {"exact_match", "hamming", "f1", "jaccard", "log_loss"}, default="exact_match"
+        What predictions are to do best. "log_loss" predicts the most probable set.
+    time_budget : float or None, default=60
+        Seconds for the search and the last fit; None: no limit. It is looked at between fits, so that one candidate is
+        always finished. With a budget, the choice can depend on how fast the machine is.
+    quality : {"best", "fast"}, default="best"
+        "fast": three folds, the open label space, one gamma, no pool. "best": five folds, all of it.
+    select_by : {"log_loss", "metric"}, default="log_loss"
+        The figure that decides. The log-loss tells candidates apart by fewer rows (docs/automatic.md).
+    scores : {"auto", "linear", "rbf", "boosted"}, default="auto"
+        Kinds of scores to try. "auto": all that pay for so many rows.
+    label_space : {"auto", "open", "observed", "cardinality"} or LabelSpace, default="auto"
+    cv : int, splitter, iterable of (training rows, held-out rows) or None, default=None
+        An int, or None for that of `quality` (or fewer, where rows are fewer): that many shuffled folds, over which
+        labels and label sets are spread evenly.
+    feature_types : list of {"q", "c"} or None, default=None
+        As in MLRHBoostingClassifier.
+    random_state : int, default=0
+        Of the folds and of boosting.
+    n_jobs : int, default=None
+        Processes. None: all cores where the work takes longer than some seconds.
+    verbose : int, default=0
+        1 prints a line per fit.
+
+    Attributes
+    ----------
+    best_estimator_ : pipeline or PooledSets
+        The chosen model, fitted to all rows.
+    leaderboard_ : list of dicts, best first
+        For each candidate its name as "model", its settings (those of the best value on its path), "log_loss" and the
+        metric over all held-out rows, and "seconds" of its fits. Since they are the best of several, the figures of the
+        first are slightly optimistic.
+    validation_ : dict of str to list of float
+        Each measure of `mlrh.metrics.evaluate` on the held-out rows of each fold, of what was chosen.
+    notes_ : list of str
+        Sentences on what was not tried.
+    classes_ : array
+    n_features_in_, feature_names_in_
+
+    Examples
+    --------
+    >>> from mlrh import MLRHAuto
+    >>> from mlrh.data import load_digit_scenes
+    >>> train, test = load_digit_scenes(200, part="train"), load_digit_scenes(50, part="test")
+    >>> auto = MLRHAuto(scores="linear", label_space="open", cv=3).fit(train.X, train.Y)
+    >>> auto.leaderboard_[0]["model"]
+    'linear, C = 0.01, open'
+    >>> auto.predict(test.X).shape
+    (50, 10)
+    """
+
+    _parameter_constraints: dict = {
+        "metric": [StrOptions(set(DECISIONS))],
+        "time_budget": [Interval(Real, 0, None, closed="neither"), None],
+        "quality": [StrOptions(set(FOLDS))],
+        "select_by": [StrOptions({"log_loss", "metric"})],
+        "scores": [StrOptions({"auto", *SCORES})],
+        "label_space": [StrOptions({"auto", *LABEL_SPACES}), LabelSpace],
+        "cv": ["cv_object"],
+        "feature_types": [list, tuple, None],
+        "random_state": [Interval(Integral, 0, 2**32 - 1, closed="both")],
+        "n_jobs": [Integral, None],
+        "verbose": ["verbose"],
+    }
+    best_estimator_: Any
+    leaderboard_: list[dict]
+
+    def __init__(
+        self,
+        *,
+        metric="exact_match",
+        time_budget=60.0,
+        quality="best",
+        select_by="log_loss",
+        scores="auto",
+        label_space="auto",
+        cv=None,
+        feature_types=None,
+        random_state=0,
+        n_jobs=None,
+        verbose=0,
+    ):
+        self.metric = metric
+        self.time_budget = time_budget
+        self.quality = quality
+        self.select_by = select_by
+        self.scores = scores
+        self.label_space = label_space
+        self.cv = cv
+        self.feature_types = feature_types
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None) -> Self:
+        """Choose by held-out rows, then fit to all rows.
+
+        Parameters
+        ----------
+        X : array-like, DataFrame or sparse matrix of shape (n_samples, n_features)
+        y : indicator matrix, list of label sets, or classes of shape (n_samples,)
+            With every label known.
+        sample_weight : array of shape (n_samples,), optional
+            Counts in every fit of a classifier and in every figure. How features are scaled and filled in doesn't
+            depend on it.
+
+        Returns
+        -------
+        self
+        """
+        return self._search(X, y, sample_weight)
+
+    def _search(self, X, y, sample_weight=None, *, nominal=(), report: Report | None = None):
+        """`fit`; nominal are columns of X that hold numbers of categories, report is told of every step."""
+        end = np.inf if self.time_budget is None else time.perf_counter() + self.time_budget
+        fitted = copy(self)  # if this fit fails, self keeps the last one
+        X = _categories.validated(fitted, X, reset=True)
+        fitted._is_sparse, nominal = bool(sparse.issparse(X)), tuple(sorted({*nominal, *fitted._categories}))
+        task = _task(X, y, sample_weight)
+        folds, notes = self._folds(task), []
+        candidates = self._candidates(task, nominal, notes)
+        steps = _Steps(len(candidates) * len(folds) + 1, report, self.verbose)
+        judge = _Judge(task, folds, self.metric, self.select_by)
+        entries = self._entries(judge, candidates, steps, end, notes, nominal)
+        if self.quality == "best" and time.perf_counter() < end:
+            entries += judge.pool(entries)
+        entries.sort(key=judge.loss)  # stable: of equals, what was tried first stays first
+        best = entries[0]
+        fitted.best_estimator_ = _fit_to_all(task, best, nominal, self.random_state, DECISIONS[self.metric])
+        steps.tell("fit to all rows")
+        fitted.leaderboard_ = [judge.row(entry) for entry in entries]
+        fitted.validation_, fitted.notes_ = judge.validation(best), notes
+        fitted._targets, fitted.classes_, fitted._never = task.form, task.form.classes, task.never()
+        _whole_fit.keep(self, vars(fitted), without=vars(self))
+        return self
+
+    def _entries(self, judge, candidates, steps, end, notes, nominal):
+        """The finished candidates; the search ends early where time is up or by Ctrl-C, once there is one."""
+        entries: list[_Entry] = []
+        n_folds, found = len(judge.folds), {candidate: {} for candidate in candidates}
+        tasks = [(candidate, number) for candidate in candidates for number in range(n_folds)]
+        work = _Evaluation(judge.task, judge.folds, judge.metric, nominal, self.random_state, SEARCH_TOL)
+        try:
+            with closing(_as_they_come(work, tasks, self.n_jobs)) as results:
+                for place, result in results:
+                    candidate, fold = tasks[place]
+                    found[candidate][fold] = result
+                    if len(found[candidate]) == n_folds:
+                        own = found.pop(candidate)
+                        entries.append(judge.entry(candidate, [own[number] for number in range(n_folds)]))
+                    steps.tell(str(candidate))
+                    if entries and time.perf_counter() + _seconds_of_last_fit(entries, n_folds) > end and found:
+                        notes.append(_time_is_up([candidate for candidate in candidates if candidate in found]))
+                        break
+        except KeyboardInterrupt:
+            if not entries:
+                raise
+            warn(f"The search was interrupted; the best of {len(entries)} of {len(candidates)} candidates is fitted.")
+        return entries
+
+    @property
+    def decision(self) -> str:
+        """The decision that fits the metric."""
+        return DECISIONS[self.metric]
+
+    def distribution(self, X) -> LabelSetDistribution:
+        """The distribution of the label set of each row of X, by the chosen model."""
+        check_is_fitted(self)
+        X = _categories.validated(self, X, reset=False)
+        if sparse.issparse(X) != self._is_sparse:  # to boosted trees, what is not stored is missing and not 0
+            X = sparse.csr_array(X) if self._is_sparse else X.toarray()
+        return _held_out.distribution_of(self.best_estimator_, X, self._targets, self._never)
+
+    def predict_proba(self, X) -> np.ndarray:
+        """Marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x) (n_samples, n_classes)."""
+        distribution = self.distribution(X)
+        if self._targets.is_one_class_per_row and len(self.classes_) == 2:
+            return distribution.cardinality_pmf()
+        return distribution.marginals()
+
+    def _predict_sets(self, X):
+        return _answer(self.distribution(X), self._targets, self.decision)
+
+    def __sklearn_is_fitted__(self):
+        """Whether a fit has ended."""
+        return hasattr(self, "best_estimator_")
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        return tags
+
+    def _folds(self, task):
+        """Pairs of row numbers (training rows, held-out rows)."""
+        if self.cv is not None and not isinstance(self.cv, Integral):
+            return _held_out.folds(self.cv, task)
+        present = np.flatnonzero(task.weights > 0)
+        n_folds = min(FOLDS[self.quality], len(present)) if self.cv is None else int(self.cv)
+        if not 2 <= n_folds <= len(present):
+            raise ValueError(
+                f"Cross validation needs from 2 folds to as many as rows of positive weight; got {n_folds} folds for "
+                f"n_samples={len(present)}."
+            )
+        splitter = MultilabelStratifiedKFold(n_folds, shuffle=True, random_state=self.random_state)
+        splits = splitter.split(task.Y[present], task.Y[present])
+        return [(present[train], present[held_out]) for train, held_out in splits]
+
+    def _candidates(self, task, nominal, notes):
+        """The candidates: one of each kind of scores first, so that a short search has seen them all."""
+        spaces = self._spaces(task, notes)
+        # With two sizes or fewer, the intercepts can express a bias per size: it would be the same model twice.
+        biased = np.ptp(np.count_nonzero(task.Y, axis=1)) > 1
+        gammas = RBF_GAMMA[:1] if self.quality == "fast" else RBF_GAMMA
+        grids: dict[str, tuple] = {
+            "linear": ((None,), LINEAR_C),
+            "rbf": (gammas, RBF_C),
+            "boosted": ((None,), ROUNDS),
+        }
+        kinds = self._kinds(task, nominal, notes)
+        forms = [(gamma, *space) for gamma in range(len(RBF_GAMMA)) for space in spaces]
+        return [
+            _Candidate(kind, space, strength, biased and space == "cardinality", grids[kind][0][gamma], grids[kind][1])
+            for gamma, space, strength in forms
+            for kind in kinds
+            if gamma < len(grids[kind][0])
+        ]
+
+    def _spaces(self, task, notes):
+        """The label spaces to try, each with the strength of set biases."""
+        if isinstance(self.label_space, LabelSpace):
+            return [(self.label_space.for_targets(task.Y, classes=task.form.classes), "auto")]
+        opened = [("open", strength) for strength in (STRENGTHS[:1] if self.quality == "fast" else STRENGTHS)]
+        if self.label_space != "auto":
+            return opened if self.label_space == "open" else [(self.label_space, "auto")]
+        if task.form.is_one_class_per_row:  # where all spaces are the same
+            return [("cardinality", "auto")]
+        if self.quality == "fast":
+            return opened
+        n_sets = len(np.unique(task.Y, axis=0))
+        if n_sets <= MAX_SETS:
+            return [opened[0], ("observed", "auto"), ("cardinality", "auto"), *opened[1:]]
+        found = f"{n_sets:,} different label sets, more than {MAX_SETS:,}"
+        notes.append(f"The observed label space was not tried: there are {found}.")
+        return [opened[0], ("cardinality", "auto"), *opened[1:]]
+
+    def _kinds(self, task, nominal, notes):
+        """The kinds of scores to try."""
+        n_rows, is_sparse = task.X.shape[0], sparse.issparse(task.X)
+        if self.scores == "rbf" and n_rows > MAX_ASKED_RBF_ROWS:
+            raise ValueError(
+                f"An RBF kernel takes at most {MAX_ASKED_RBF_ROWS:,} rows, because its matrix has rows x rows entries; "
+                f"got {n_rows:,}, so choose other scores or fewer rows."
+            )
+        if self.scores != "auto":
+            return (self.scores,)
+        kinds = ["linear"]
+        limit = MAX_SPARSE_RBF_ROWS if is_sparse else MAX_RBF_ROWS
+        if n_rows <= limit:
+            kinds.append("rbf")
+        else:
+            kind = "sparse rows" if is_sparse else "rows"
+            notes.append(f"An RBF kernel was not tried: there are {n_rows:,} {kind}, more than {limit:,}.")
+        if find_spec("xgboost") is None:
+            notes.append('Boosted trees were not tried: they need XGBoost, pip install "mlrh[boosting]".')
+        elif is_sparse and nominal:
+            notes.append("Boosted trees were not tried: X is sparse and has nominal features.")
+        else:
+            kinds.append("boosted")
+        return kinds
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A form of the model and its path: values of C, or of the number of rounds. gamma is in units of gamma="scale"."""
+
+    scores: str
+    label_space: str | LabelSpace
+    strength: float | str
+    size_bias: bool
+    gamma: float | None
+    values: tuple
+
+    def classifier(self, X, nominal, random_state, **options):
+        """The classifier, not fitted, for training rows X as its preprocessor gives them."""
+        of_space = {"label_space": self.label_space, "set_bias_strength": self.strength, "size_bias": self.size_bias}
+        form = {**of_space, **options}
+        if self.scores == "linear":
+            return MLRHClassifier(**form)
+        if self.scores == "rbf":
+            return KernelMLRHClassifier(gamma=self.gamma * gamma_scale(X), **form)
+        kinds = ["c" if d in nominal else "q" for d in range(X.shape[1])] if nominal else None
+        return MLRHBoostingClassifier(feature_types=kinds, random_state=random_state, **form)
+
+    def preprocessor(self, X, nominal):
+        """The transformer of X, not fitted; None where the classifier takes X as it is."""
+        return None if self.scores == "boosted" else preprocessor_for(X, nominal)
+
+    @property
+    def parameter(self):
+        """The parameter that changes along the path."""
+        return "n_estimators" if self.scores == "boosted" else "C"
+
+    def named(self, value):
+        """The candidate with one of its values, in words."""
+        own = f"{value} rounds" if self.scores == "boosted" else f"C = {value:g}"
+        gamma = "" if self.gamma is None else f", gamma x {self.gamma:g}"
+        return f"{_kind(self.scores)}, {own}{gamma}, {self._space()}"
+
+    def __str__(self):
+        gamma = "" if self.gamma is None else f", gamma x {self.gamma:g}"
+        return f"{_kind(self.scores)}{gamma}, {self._space()}"
+
+    def _space(self):
+        strength = "" if self.strength in ("auto", STRENGTHS[0]) else f" with strength {self.strength:g}"
+        return f"{in_words(self.label_space)}{strength}{' with size bias' if self.size_bias else ''}"
+
+
+def in_words(label_space):
+    """A label space's name, or what an instance says of itself."""
+    return label_space if isinstance(label_space, str) else label_space.describe()
+
+
+def _kind(scores):
+    return "RBF" if scores == "rbf" else scores
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Held-out rows of a fold as one model sees them: distribution, truth, answers, and two figures of each row."""
+
+    distribution: LabelSetDistribution
+    truth: np.ndarray
+    predicted: np.ndarray
+    log_probs: np.ndarray
+    gains: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class _Entry:
+    """A candidate at the best value of its path, or a pool (members and weights); with its held-out parts."""
+
+    name: str
+    parts: list
+    seconds: float
+    candidate: _Candidate | None = None
+    value: Any = None
+    members: tuple = ()
+    weights: tuple = ()
+
+
+def _task(X, y, sample_weight):
+    form, Y = _targets.encode(y, partly_known=True)
+    task = _held_out.task(MLRHClassifier(), X, form, Y, sample_weight)
+    if task.form.is_one_class_per_row or task.Y.shape[1] > 1:
+        return task
+    return replace(task, y=sparse.csr_array(task.Y.astype(np.int64)))  # a dense column would be two classes
+
+
+@dataclass(frozen=True, eq=False)
+class _Evaluation:
+    """What a candidate answers for held-out rows; all that processes need to know for it."""
+
+    task: _held_out.Task
+    folds: list
+    metric: str
+    nominal: tuple
+    random_state: int
+    tol: float
+
+    def __call__(self, work):
+        """The _Parts of a candidate for a fold, one for each value of its path, and the seconds that it took."""
+        (candidate, number), begin = work, time.perf_counter()
+        # By one thread and without warnings: those of the last fit are the ones that count.
+        with warnings.catch_warnings(), threadpool_limits(1):
+            warnings.simplefilter("ignore")
+            return self._parts(candidate, *self.folds[number]), time.perf_counter() - begin
+
+    def _parts(self, candidate, train, rows):
+        train = train[self.task.weights[train] > 0]  # preprocessing knows no weights, and must not see the others
+        X, X_held_out = self.task.X[train], self.task.X[rows]
+        preprocessor = candidate.preprocessor(X, self.nominal)
+        if preprocessor is not None:
+            X = preprocessor.fit_transform(X)
+            X_held_out = preprocessor.transform(X_held_out)
+        options = {"n_jobs": 1} if candidate.scores == "boosted" else {"n_jobs": 1, "tol": self.tol}
+        classifier = candidate.classifier(X, self.nominal, self.random_state, **options)
+        weights = None if (self.task.weights == 1).all() else self.task.weights[train]
+        parts, compared = [], None
+        for fitted in classifier._fit_path(X, self.task.y[train], candidate.values, weights):
+            if not isinstance(compared, list):  # kernel values are the same along the path
+                compared = fitted._compared(X_held_out)
+            distribution = fitted._distribution_of(fitted._scores_of(compared))
+            form, truth, is_known = _held_out.form_and_truth(self.task, fitted, rows)
+            parts.append(_part(distribution, truth, is_known, form, self.metric))
+        return parts
+
+
+def _part(distribution, truth, is_known, form, metric):
+    """The _Part of a distribution; a row of a class that the fit didn't know is neither right nor possible."""
+    predicted = _answer(distribution, form, DECISIONS[metric])
+    log_probs = np.where(is_known, distribution.log_prob(truth), -np.inf).astype(np.float64)
+    if metric == "log_loss":
+        gains = np.maximum(log_probs, np.log(FLOOR))
+    else:
+        own, true = predicted == 1, truth == 1
+        counts = (np.count_nonzero(cell, axis=1) for cell in (own & true, own & ~true, true & ~own))
+        gains = np.where(is_known, metric_function(metric, truth.shape[1])(*counts), 0.0)
+    return _Part(distribution, truth, predicted, log_probs, gains)
+
+
+def _answer(distribution, form, decision):
+    if form.is_one_class_per_row:
+        return decisions.exact_match(distribution)
+    return decisions.BY_NAME[decision](distribution)
+
+
+class _Judge:
+    """Figures of candidates over all held-out rows."""
+
+    def __init__(self, task, folds, metric, select_by):
+        self.task, self.folds, self.metric = task, folds, metric
+        self._by_metric = select_by == "metric"
+        self._weights = np.concatenate([task.weights[rows] for _, rows in folds])
+
+    def log_loss(self, parts):
+        log_probs = np.concatenate([part.log_probs for part in parts])
+        return float(np.average(-np.maximum(log_probs, np.log(FLOOR)), weights=self._weights))
+
+    def gain(self, parts):
+        return float(np.average(np.concatenate([part.gains for part in parts]), weights=self._weights))
+
+    def loss(self, entry):
+        """What the best entry has least of."""
+        return self._loss(entry.parts)
+
+    def _loss(self, parts):
+        return round(-self.gain(parts) if self._by_metric else self.log_loss(parts), DECIMALS)
+
+    def entry(self, candidate, results):
+        """The entry of a candidate at its best value; results are those of `_evaluated` for each fold."""
+        paths = list(zip(*(parts for parts, _ in results), strict=True))
+        place = int(np.argmin([self._loss(parts) for parts in paths]))
+        seconds, value = sum(own for _, own in results), candidate.values[place]
+        return _Entry(candidate.named(value), list(paths[place]), seconds, candidate, value)
+
+    def pool(self, entries):
+        """A list with the entry of the pool of the best entries, empty where there is nothing to pool."""
+        members = _members(sorted(entries, key=self.loss))
+        weights = self._pool_weights(members, range(len(self.folds)))
+        kept = [place for place, weight in enumerate(weights) if weight >= LEAST_WEIGHT]
+        members = [members[place] for place in kept]
+        if len(members) < 2:
+            return []
+        begin, parts = time.perf_counter(), []
+        for number in range(len(self.folds)):
+            own = self._pool_weights(members, [other for other in range(len(self.folds)) if other != number])
+            first = members[0].parts[number]
+            mixture = Mixture([member.parts[number].distribution for member in members], own)
+            is_known = np.isfinite([member.parts[number].log_probs for member in members]).any(axis=0)
+            is_known |= not self.task.form.is_one_class_per_row
+            parts.append(_part(mixture, first.truth, is_known, self.task.form, self.metric))
+        weights = self._pool_weights(members, range(len(self.folds)))
+        seconds = sum(member.seconds for member in members) + time.perf_counter() - begin
+        named = "; ".join(f"{weight:.2f} {member.name}" for weight, member in zip(weights, members, strict=True))
+        return [_Entry(f"pool: {named}", parts, seconds, members=tuple(members), weights=tuple(weights.tolist()))]
+
+    def _pool_weights(self, members, numbers):
+        """The weights under which the held-out sets of some folds are most likely."""
+        log_probs = np.stack(
+            [np.concatenate([member.parts[number].log_probs for number in numbers]) for member in members], axis=1
+        )
+        weights = np.concatenate([self.task.weights[self.folds[number][1]] for number in numbers])
+        rows = (weights > 0) & np.isfinite(log_probs).any(axis=1)
+        if not rows.any():
+            return np.full(len(members), 1 / len(members))
+        return largest_likelihood(log_probs[rows], weights[rows])
+
+    def row(self, entry):
+        """The line of the leaderboard."""
+        figures = {"log_loss": self.log_loss(entry.parts)}
+        if self.metric != "log_loss":
+            gain = self.gain(entry.parts)
+            figures[self.metric] = 1 - gain if self.metric == "hamming" else gain
+        settings: dict[str, Any] = {"scores": "pool", "members": [member.name for member in entry.members]}
+        if entry.candidate is None:
+            settings["weights"] = list(entry.weights)
+        else:
+            candidate = entry.candidate
+            settings = {
+                "scores": candidate.scores,
+                "label_space": in_words(candidate.label_space),
+                "set_bias_strength": candidate.strength,
+                "size_bias": bool(candidate.size_bias),
+                candidate.parameter: entry.value,
+                **({} if candidate.gamma is None else {"gamma_units": candidate.gamma}),
+            }
+        return {"model": entry.name, **settings, **figures, "seconds": round(entry.seconds, 3)}
+
+    def validation(self, entry):
+        """Measures of each fold, by name."""
+        measured = [evaluate(part.truth, part.predicted, part.log_probs) for part in entry.parts]
+        return {name: [fold[name] for fold in measured] for name in measured[0]}
+
+
+def _time_is_up(untried):
+    """The sentence on candidates that there was no time for."""
+    more = f"; and {len(untried) - SHOWN} more" if len(untried) > SHOWN else ""
+    return f"Time was up before these were tried in full: {'; '.join(map(str, untried[:SHOWN]))}{more}."
+
+
+def _members(entries):
+    """The first entries of each kind of scores."""
+    taken: dict[str, int] = {}
+    members = []
+    for entry in entries:
+        kind = entry.candidate.scores
+        taken[kind] = taken.get(kind, 0) + 1
+        if taken[kind] <= MEMBERS_PER_SCORES:
+            members.append(entry)
+    return members
+
+
+def _seconds_of_last_fit(entries, n_folds):
+    """About how long it takes to fit what may be chosen: one fold's path of each member of a pool."""
+    by_kind: dict[str, float] = {}
+    for entry in entries:
+        kind = entry.candidate.scores
+        by_kind[kind] = max(by_kind.get(kind, 0.0), entry.seconds / n_folds)
+    return sum(by_kind.values())
+
+
+def _fit_to_all(task, entry, nominal, random_state, decision):
+    """The chosen model fitted to all rows."""
+    if entry.candidate is not None:
+        estimator = _pipeline(task, entry, nominal, random_state, decision)
+    else:
+        pipelines = [_pipeline(task, member, nominal, random_state, decision) for member in entry.members]
+        members = [(f"member {number}", own) for number, own in enumerate(pipelines, start=1)]
+        estimator = PooledSets(members, weights=list(entry.weights), decision=decision)
+    name = None if task.weights_name is None else _held_out.name_of_weights(estimator)
+    return replace(task, estimator=estimator, weights_name=name).fit(np.flatnonzero(task.weights > 0))
+
+
+def _pipeline(task, entry, nominal, random_state, decision):
+    """The pipeline of a candidate at its value, not fitted."""
+    candidate = entry.candidate
+    preprocessor, present = candidate.preprocessor(task.X, nominal), task.weights > 0
+    # The unit of gamma is that of the rows as the classifier gets them.
+    X = task.X[present] if preprocessor is None else preprocessor.fit_transform(task.X[present])
+    classifier = candidate.classifier(X, nominal, random_state, decision=decision, **{candidate.parameter: entry.value})
+    return make_pipeline(classifier) if preprocessor is None else make_pipeline(preprocessor, classifier)
+
+
+class _Steps:
+    """Counts steps, tells of each, and prints it if asked to."""
+
+    def __init__(self, total, report, verbose):
+        self._total, self._report, self._verbose, self._done = total, report, verbose, 0
+
+    def tell(self, text):
+        self._done += 1
+        if self._report is not None:
+            self._report(self._done, self._total, text)
+        if self._verbose:
+            print(f"[MLRHAuto] {self._done} of {self._total}: {text}")
+
+
+def _as_they_come(work, tasks, n_jobs):
+    """(place of a task, its result) as they finish: computed here at first, in processes where that pays off."""
+    begin, done = time.perf_counter(), 0
+    while done < len(tasks) and not _pays_off(n_jobs, len(tasks) - done, time.perf_counter() - begin):
+        yield done, work(tasks[done])
+        done += 1
+    rest = tasks[done:]
+    n_processes = min(cpu_count() if n_jobs is None else effective_n_jobs(n_jobs), len(rest))
+    with closing(as_finished(work, rest, n_jobs=n_processes)) as events:
+        for place, result, _ in events:
+            if isinstance(result, ChildProcessError):
+                raise ChildProcessError(f"A fit ({rest[place][0]}) failed: {result}; use fewer processes.")
+            if place is not None:
+                yield done + place, result
+
+
+def _pays_off(n_jobs, n_waiting, seconds):
+    """Whether processes are worth their start."""
+    if n_waiting < 2:
+        return False
+    if n_jobs is None:
+        return seconds > SERIAL_SECONDS and cpu_count() > 1
+    return effective_n_jobs(n_jobs) > 1
+
+
+def preprocessor_for(X, nominal):
+    """A transformer for X, not fitted; nominal are the columns with numbers of categories.
+
+    Dense numeric columns are standardised, sparse ones divided by their largest magnitude (which keeps them sparse, and
+    0/1 columns as they are). Missing numbers become the column's median (sparse: its mean). A nominal column becomes
+    one 0/1 column per value, a missing value one of its own; values not seen in fit become zeros.
+    """
+    is_sparse = sparse.issparse(X)
+    numeric = make_pipeline(
+        SimpleImputer(strategy="mean" if is_sparse else "median", keep_empty_features=True),
+        MaxAbsScaler() if is_sparse else StandardScaler(),
+    )
+    if not nominal:
+        return numeric
+    encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=is_sparse)
+    of_nominal = make_pipeline(ToDense(), encoder) if is_sparse else encoder
+    rest = [column for column in range(X.shape[1]) if column not in set(nominal)]
+    steps = [("nominal", of_nominal, list(nominal)), ("numeric", numeric, rest)]
+    return ColumnTransformer([step for step in steps if step[2]], sparse_threshold=1.0)
+
+
+class ToDense(TransformerMixin, BaseEstimator):
+    """Sparse columns as an array, for transformers that take no others."""
+
+    def fit(self, X, y=None):
+        """Learns nothing."""
+        return self
+
+    def transform(self, X):
+        """X as an array."""
+        return X.toarray()
+
+    def __sklearn_is_fitted__(self):
+        return True
