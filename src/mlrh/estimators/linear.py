@@ -368,7 +368,7 @@ class MLRHClassifier(MLRHBase):
             self._conclude(problem, prepared, objective, starts, more={}, tell=progress.tell)
 
     def _tuned_on_chunks(self, problem, chunks, n_rows):
-        """`_tuned`, by a pass that collects a sample of rows. Also the start of `_tuned_space` and their mean, or None."""
+        """`_tuned`, on a sample of rows from one more pass. Also their mean and the start of `_tuned_space`, or None."""
         if problem.space.simpler() is None or n_rows < N_TUNING_FOLDS:
             return problem, None
         X, Y, weights = _chunks.sampled(chunks, tuning_sample(n_rows))
