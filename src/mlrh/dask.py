@@ -305,11 +305,16 @@ def _blocks(collection, name):
 
 
 def _literal(value):
-    """The value as a delayed object, to be sent once to each worker that needs it; not looked into."""
-    return delayed(value, traverse=False)
+    """The value as a delayed object, which is sent once to each worker that needs it."""
+    # By a task: a delayed value would take over `dask.annotate` of its users, and wait for a worker that is gone.
+    return delayed(_same)(value)
 
 
 # On the workers
+
+
+def _same(value):
+    return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -548,8 +553,8 @@ class _HeldRows:
             try:
                 return future.result(timeout=LOOK_SECONDS)
             except TimeoutError:
-                if future.done():  # it is the task's own error
-                    raise
+                if future.done():  # meanwhile; or it is the task's own error
+                    return future.result()
             now, before = time.monotonic(), paused
             paused = {worker: before.get(worker, now) for worker in self._client.run_on_scheduler(_paused_workers)}
             stuck = [worker for worker, since in paused.items() if now - since > PAUSED_SECONDS]
