@@ -4,6 +4,7 @@
     python -m benchmarks.run --only inference --only "one row"      some questions
     python -m benchmarks.run --quick --repeats 2                    small cases, to see that it works
     python -m benchmarks.run --read FILE.json --write docs/speed.md      measures nothing, fills the page's table
+    python -m benchmarks.run --only chunks --write docs/scale.md         the table of another page
 
 With --read and --only, the questions asked anew replace their lines in what was read. Progress goes to standard error,
 and what was measured before an interruption is kept.
@@ -34,6 +35,7 @@ QUESTIONS = {
     "start": "startup:measure",
     "choice of C": "cross_validation:measure",
     "elastic net": "elastic_net:measure",
+    "chunks": "chunks:measure",
 }
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 MEAN_TARGETS = {"linear fit": 1.0}

@@ -11,6 +11,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL_SIZES = {  # arguments of main that keep a run short
+    "chunks.py": {"n_rows": 400},
     "confidence.py": {"n_train": 300, "n_test": 400},
     "digits.py": {"n_train": 400, "n_test": 300},
     "hierarchy.py": {"n_train": 800, "n_test": 300},

@@ -37,6 +37,7 @@ def test_the_torch_example_of_the_readme_runs():
         ("confidence.md", 11),
         ("structure.md", 20),
         ("pools.md", 12),
+        ("scale.md", 15),
     ],
 )
 def test_the_examples_of_the_pages_print_what_they_say(page, at_least):

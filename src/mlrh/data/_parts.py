@@ -174,7 +174,7 @@ def _mapped(array, place: Path, name):
         return sparse.csr_array(tuple(parts), shape=stored.shape, copy=False)
     path = place.with_name(f"{place.name}-{name}.npy")
     try:
-        np.save(path, array)
+        np.save(path, np.ascontiguousarray(array))  # rows one after the other, as they are asked for
     except OSError as error:
         raise DataError(
             f"{path}: can't be written ({error.strerror}); rows are kept there while they are needed. Set TMPDIR to a "

@@ -543,6 +543,8 @@ def _arrow_labels(column, name, source):
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if _is_numeric(kind, types) or types.is_null(kind):  # null is the type of a column without any value
         values = _arrow_numbers(column, kind, name, source)
+        if ((values == 0) | (values == 1)).all():  # as in most files: spares a text for every cell
+            return values.astype(np.int8)
         cells = ["" if value != value else str(value) for value in values.tolist()]
     else:
         codes, nominal = _arrow_nominal(column, declared=False)

@@ -28,6 +28,7 @@ from mlrh.fitting.design import Design, FeatureSums
 from mlrh.fitting.rows import ahead, blocks_of, rows_of
 
 CHUNK_BYTES = 2**24  # of the chunks into which arrays are cut: 16 MiB, a few milliseconds of work
+LOOK_ENTRIES = 2**18  # features that the first pass copies at a time, to centre them: 2 MB
 PAGE = 4096  # bytes of memory that are read from a mapped file at once, or a part of them
 
 
@@ -366,7 +367,7 @@ def those_that_count(X, Y, weights):
 
 def plus_sums(whole, X, weights, n_labels, fit_intercept):
     """The sums of the features so far, None at first, and of more rows."""
-    for block in blocks_of(X, n_labels):
+    for block in blocks_of(X, n_labels, LOOK_ENTRIES):
         part = FeatureSums.of(Design(rows_of(X, block), weights[block], fit_intercept=fit_intercept))
         whole = part if whole is None else whole.plus(part)
     return whole

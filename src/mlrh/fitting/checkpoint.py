@@ -8,9 +8,11 @@ that a crash has cut off is left out when the file is read.
 
 import hashlib
 import json
+import math
 import os
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,21 +36,19 @@ class Checkpoint:
     """
 
     def __init__(self, path, problem: Mapping[str, str]):
-        self._path = Path(path)
-        try:
-            self._unlock = lock(self._path)
-        except BlockingIOError:
-            raise ValueError(f"{path} is in use by another fit; give each fit a checkpoint of its own.") from None
-        try:
+        self._path, self._is_replaying = Path(path), True
+        with ExitStack() as cleanup:
+            try:
+                cleanup.callback(lock(self._path))
+            except BlockingIOError:
+                raise ValueError(f"{path} is in use by another fit; give each fit a checkpoint of its own.") from None
             if not self._path.exists() or self._path.stat().st_size == 0:
                 with replacing(self._path) as (file,):
                     file.write(MAGIC + _line(dict(problem)))
-            self._file: BinaryIO = open(self._path, "r+b")  # noqa: SIM115  closed by close
+            self._file: BinaryIO = cleanup.enter_context(open(self._path, "r+b"))
+            self._size = self._path.stat().st_size
             self._read_head(problem)
-        except BaseException:
-            self._unlock()
-            raise
-        self._is_replaying = True
+            self.close = cleanup.pop_all().close  # nothing failed: the file stays open, and locked, until then
 
     def answer(self, question: str, arguments, ask: Callable[[], tuple]) -> tuple:
         """ask(), a tuple of arrays of float64, or what it answered to the same question in the run before."""
@@ -65,10 +65,6 @@ class Checkpoint:
         answer = ask()
         self._add(place, answer)
         return answer
-
-    def close(self):
-        self._file.close()
-        self._unlock()
 
     def __enter__(self):
         return self
@@ -94,11 +90,13 @@ class Checkpoint:
         try:
             record = json.loads(self._file.readline(LONGEST_LINE))
             shapes, place, check = record["shapes"], record["place"], record["check"]
-            sizes = [8 * int(np.prod(shape, dtype=np.int64)) for shape in shapes]
-            content = self._file.read(sum(sizes))
+            sizes = [8 * math.prod(shape) for shape in shapes]
         except (ValueError, TypeError, KeyError):
             return None
-        if len(content) != sum(sizes) or zlib.crc32(content) != check:
+        if min(sizes, default=0) < 0 or sum(sizes) > self._size - self._file.tell():
+            return None
+        content = self._file.read(sum(sizes))
+        if zlib.crc32(content) != check:
             return None
         ends = np.cumsum(sizes)
         parts = (content[end - size : end] for size, end in zip(sizes, ends, strict=True))

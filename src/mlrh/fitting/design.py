@@ -248,7 +248,8 @@ class PartOfDesign(Design):
         self.weights, self.fit_intercept, self.mean = weights, fit_intercept, whole.mean
         self.n_samples, self.n_features = X.shape
         self.n_leading, self.total_weight = self.n_features, weights.sum()
-        X = X.astype(whole.dtype, copy=False)
+        # Rows one after the other, as the kernels want them.
+        X = X.astype(whole.dtype, copy=False) if sparse.issparse(X) else np.ascontiguousarray(X, whole.dtype)
         if sparse.issparse(X) and len(whole.far):
             self.X, self.shift = _centre_columns(X, whole.mean, whole.far)
         elif len(whole.far):

@@ -346,13 +346,16 @@ def added(total, answer):
 
 
 BLOCK_SCORES = 2**18  # scores of the rows that are looked at together: 2 MB, and a few arrays of that size besides
-BLOCK_ENTRIES = 2**21  # features of these rows: 16 MB, where they have to be copied
+BLOCK_ENTRIES = 2**21  # features of these rows: 16 MB where they must be copied; fewer would leave threads without work
 
 
-def blocks_of(X, n_labels) -> list[slice]:
-    """Consecutive rows of a chunk for which scores and copies stay small, whatever the size of the chunk."""
-    n_entries = X.nnz if sparse.issparse(X) else X.size
-    step = max(min(BLOCK_SCORES // n_labels, BLOCK_ENTRIES * X.shape[0] // max(n_entries, 1)), 1)
+def blocks_of(X, n_labels, max_entries=None) -> list[slice]:
+    """Consecutive rows of a chunk for which scores and copies stay small, whatever the size of the chunk.
+
+    max_entries is the number of features of a block, by default BLOCK_ENTRIES.
+    """
+    n_entries, most = X.nnz if sparse.issparse(X) else X.size, max_entries or BLOCK_ENTRIES
+    step = max(min(BLOCK_SCORES // n_labels, most * X.shape[0] // max(n_entries, 1)), 1)
     return [slice(start, min(start + step, X.shape[0])) for start in range(0, X.shape[0], step)]
 
 
@@ -395,6 +398,7 @@ class RowsInChunks(SummedRows):
         for chunk in ahead(self._chunks):
             for answer in answers_of(chunk, self._whole, space, question, *arguments, **self._options):
                 total = added(total, answer)
+            del chunk  # or three chunks would be in memory while the next but one is fetched
         return tuple(total)
 
 
