@@ -7,7 +7,6 @@ held is computed again.
 """
 
 import time
-from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -306,15 +305,10 @@ def _blocks(collection, name):
 
 def _literal(value):
     """The value as a delayed object, which is sent once to each worker that needs it."""
-    # By a task: a delayed value would take over `dask.annotate` of its users, and wait for a worker that is gone.
-    return delayed(_same)(value)
+    return delayed(value, traverse=False)
 
 
 # On the workers
-
-
-def _same(value):
-    return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -517,21 +511,22 @@ class _HeldRows:
         """The sum of the answers of all partitions to a question."""
         self._progress.begin()
         asked, of_workers = _literal(question), []
-        for worker, partitions in self._by_worker().items():
-            # A task runs where its partition lies, also if that worker is busy; elsewhere only if it is gone.
-            at_worker = dask.annotate(workers=[worker], allow_other_workers=True) if worker else nullcontext()
-            with at_worker:
-                of_workers.append(_tree(_total, [delayed(_answer)(own, common, asked) for own in partitions]))
+        for partitions in self._by_worker():
+            answers = []
+            for place, partition in enumerate(partitions):
+                # Workers get their tasks in turns. Then none seems to be idle, which Dask would send partitions to.
+                with dask.annotate(priority=-place):
+                    answers.append(delayed(_answer)(partition, common, asked))
+            of_workers.append(_tree(_total, answers))
         return self.result(_tree(_total, of_workers))
 
-    def _by_worker(self) -> dict[str | None, list]:
-        """The partitions by the address of the worker that holds them; None for those that are computed again."""
+    def _by_worker(self) -> list[list]:
+        """The partitions in groups, one for each worker that holds some; one more for those that are computed again."""
         holders = self._client.who_has(self._partitions)
         groups: dict[str | None, list] = {}
         for partition in self._partitions:
-            worker = next(iter(holders.get(partition.key, ())), None)
-            groups.setdefault(worker, []).append(partition)
-        return groups
+            groups.setdefault(next(iter(holders.get(partition.key, ())), None), []).append(partition)
+        return list(groups.values())
 
     def result(self, answer):
         """The result of a delayed answer, in one graph; an error says which partition it comes from."""
