@@ -33,7 +33,7 @@ def client():
     settings = {"distributed.scheduler.allowed-failures": 1, "distributed.comm.timeouts.connect": "120s"}
     with (
         dask.config.set(settings),
-        LocalCluster(2, threads_per_worker=1, memory_limit=MEMORY, dashboard_address=None) as cluster,
+        LocalCluster(2, threads_per_worker=1, memory_limit=MEMORY, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client

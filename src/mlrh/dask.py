@@ -78,7 +78,7 @@ class DaskMLRHClassifier(MLRHClassifier):
     >>> from mlrh.dask import DaskMLRHClassifier
     >>> X = da.from_array(np.array([[0.0, 0.1], [0.2, 1.0], [1.0, 0.0], [0.9, 1.1]]), chunks=(2, 2))
     >>> Y = da.from_array(np.array([[1, 0, 0], [1, 0, 1], [0, 1, 0], [0, 1, 1]]), chunks=(2, 3))
-    >>> with Client(processes=False, dashboard_address=None) as client:
+    >>> with Client(processes=False, dashboard_address=":0") as client:
     ...     clf = DaskMLRHClassifier(C=10).fit(X, Y)
     ...     clf.predict(X).compute()
     array([[1, 0, 0],
