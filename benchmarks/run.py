@@ -36,6 +36,7 @@ QUESTIONS = {
     "choice of C": "cross_validation:measure",
     "elastic net": "elastic_net:measure",
     "chunks": "chunks:measure",
+    "dask": "dask:measure",
 }
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 MEAN_TARGETS = {"linear fit": 1.0}
