@@ -123,9 +123,10 @@ def asking(seconds, objective, start, *, tol, max_iter, report):
     call = timed(partial(objective.value_and_gradient, start))
     call()
     for _ in range(N_PASSES):
-        elapsed, (value, _) = call()
+        elapsed, (value, gradient) = call()
         seconds.append(elapsed)
-    return Solution(parameters=start, value=value, n_iter=0, converged=True, history=[value])
+    norm = float(np.linalg.norm(gradient))
+    return Solution(parameters=start, value=value, gradient_norm=norm, n_iter=0, converged=True, history=[value])
 
 
 def beside_dask_ml(folder, repeats, context):
