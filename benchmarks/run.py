@@ -37,6 +37,7 @@ QUESTIONS = {
     "elastic net": "elastic_net:measure",
     "boosted fit": "boosting:measure",
     "chunks": "chunks:measure",
+    "dask": "dask:measure",
 }
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 MEAN_TARGETS = {"linear fit": 1.0}

@@ -69,7 +69,7 @@ class Model:
 
         The data may have other columns besides the model's, and another order.
         """
-        return self.classifier.distribution(self._features(data))
+        return self.classifier.distribution(self.features(data))
 
     def predict(self, data) -> np.ndarray:
         """Label sets by the model's decision, (n_samples, n_labels), int8; columns as in schema.label_names."""
@@ -79,7 +79,8 @@ class Model:
         """The model's decision for a distribution it gave."""
         return decisions.BY_NAME[self.classifier.decision](distribution)
 
-    def _features(self, data):
+    def features(self, data):
+        """The rows of a MultilabelData or DataFrame as the classifier takes them: the model's columns, preprocessed."""
         data = from_frame(data, self.schema) if hasattr(data, "columns") else data
         X = data.conform(self.schema).X
         if self.preprocessor is None:

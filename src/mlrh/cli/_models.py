@@ -3,13 +3,14 @@
 import json
 import warnings
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from mlrh.cli import _output
+from mlrh.cli import _output, _parts
 from mlrh.cli._inputs import (
     DATA_HELP,
     FORMAT_HELP,
@@ -25,6 +26,7 @@ from mlrh.cli._inputs import (
     read_groups,
     read_labelled_rows,
 )
+from mlrh.cli._parts import MemoryOption, SchedulerOption, WorkersOption
 
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file that `mlrh fit` saved.")]
 DataFile = Annotated[str, typer.Argument(metavar="FILE", help=DATA_HELP)]
@@ -69,23 +71,48 @@ def fit(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the folds.")] = 0,
     jobs: JobsOption = None,
+    scheduler: SchedulerOption = None,
+    workers: WorkersOption = None,
+    memory: MemoryOption = None,
 ) -> None:
-    """Fit a model to a data file and save it.
+    """Fit a model to a data file, or to all files that a quoted pattern matches, and save it.
 
     Scores (linear, RBF kernel, boosted trees where XGBoost is installed), their settings and the label space are chosen
     by cross validation, and pooled where that helps. Ctrl-C ends the search with the best so far. With --groups the
     label space is that of the groups. An existing model file is replaced once the new one is complete; any other
     existing file is refused.
 
+    Several files (CSV, Parquet, ARFF) need not fit into memory. They are gone through in this process, or by the
+    workers of a Dask cluster, which must be able to read them. Settings are chosen on a sample of the rows, for linear
+    scores.
+
     Example: `mlrh fit songs.csv --labels happy,sad,calm --output songs.mlrh`
+
+    Example: `mlrh fit 'parts/*.parquet' --labels happy,sad,calm --output songs.mlrh --workers 2 --memory 4GB`
     """
     console = Console(stderr=True)
     chosen = chosen_labels(labels)
+    files = _parts.files_of(file)
     target = _model_file(file, output, labels or [])
     space = _label_space(label_space, groups)
     from mlrh.automatic import choose
     from mlrh.persistence import save
 
+    if len(files) > 1 or scheduler is not None or workers is not None:
+        _refuse_for_many(file, scores)
+        options = {"metric": metric, "time_budget": seconds, "label_space": space, "n_folds": folds, "seed": seed}
+        with (
+            _output.warnings_as_notes(console),
+            _parts.client_of(scheduler, workers, memory) as client,
+            _output.progress_bar(console) as report,
+        ):
+            about = {"name": file, "ignore": ignore or (), "format": format, "client": client}
+            model, auto = _parts.fit_files(files, chosen, **about, **options, n_jobs=jobs, report=report)
+        save(model, target)
+        _tell(console, model, auto)
+        _output.say(console, f"\nFitted to {model.settings['n_rows']:,} rows of {len(files)} files.")
+        _output.say(console, f"Saved: {target}")
+        return
     with _output.warnings_as_notes(console):
         data = read_data(file, chosen, format).without(ignore or ())
     console.print(_output.facts({"data": _output.described_data(data)}), highlight=False)
@@ -93,11 +120,18 @@ def fit(
         options = {"metric": metric, "time_budget": seconds, "quality": quality, "scores": scores, "label_space": space}
         model = choose(data, **options, n_folds=folds, seed=seed, n_jobs=jobs, report=report)
     save(model, target)
-    _tell(console, model)
+    _tell(console, model, model.classifier)
     _output.say(console, "\nThe settings were chosen by the same folds, so this is slightly optimistic.")
     shown = f"{'FILE' if file == '-' else file}{' --labels ...' if labels else ''}"
     _output.say(console, f"For an estimate that isn't: mlrh compare {shown}\n")
     _output.say(console, f"Saved: {target}")
+
+
+def _refuse_for_many(file, scores):
+    if file == "-":
+        raise ValueError("Standard input is one file, which workers can't read; give the names of files.")
+    if scores not in ("auto", "linear"):
+        raise ValueError("RBF kernels and boosted trees need all rows in memory; several files take --scores linear.")
 
 
 def _label_space(name, groups):
@@ -115,6 +149,8 @@ def _model_file(file, output, labels):
         raise ValueError("A model can't be written to standard output; give the name of a file with --output.")
     if output is None and file == "-":
         raise ValueError("A model of standard input needs a name; give it with --output.")
+    if output is None and _parts.is_pattern(file):
+        raise ValueError("A model of several files needs a name; give it with --output.")
     target = output or Path(f"{parts_of(Path(file).name)[0]}.mlrh")
     _output.check_output(str(target), [file, *labels])
     if target.exists() and target.stat().st_size and not _is_model_file(target):
@@ -132,13 +168,13 @@ def _is_model_file(path):
         return False
 
 
-def _tell(console, model):
+def _tell(console, model, auto):
     settings = model.settings
-    console.print(_output.facts(_output.described_choice(model)), highlight=False)
+    console.print(_output.facts(_output.described_choice(model, auto)), highlight=False)
     for note in settings["notes"]:
         _output.say(console, f"Note: {note}")
     console.print(f"\nThe best candidates, by the log-loss of {settings['n_folds']} folds:", highlight=False)
-    console.print(_output.leaderboard(model.classifier), highlight=False)
+    console.print(_output.leaderboard(auto), highlight=False)
     console.print(f"\nCross validation of the first, {settings['n_folds']} folds:", highlight=False)
     console.print(_output.spread_table(model.validation), highlight=False)
 
@@ -151,7 +187,12 @@ def predict(
     model_file: ModelFile,
     file: DataFile,
     output: Annotated[
-        str, typer.Option("--output", "-o", help="File to write; its suffix says the format. - is standard output.")
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            help="File to write; its suffix says the format. - is standard output. For several files, a folder.",
+        ),
     ] = "-",
     format_in: Annotated[Format | None, typer.Option("--format", "--format-in", help=FORMAT_HELP)] = None,
     to: Annotated[
@@ -169,6 +210,9 @@ def predict(
             help="The N most probable label sets of each row, in N lines with a column rank.",
         ),
     ] = None,
+    scheduler: SchedulerOption = None,
+    workers: WorkersOption = None,
+    memory: MemoryOption = None,
 ) -> None:
     r"""Predict label sets for new rows.
 
@@ -179,9 +223,20 @@ def predict(
     count as missing, and are noted. With --top the sets are the most probable ones, whatever the decision.
     An existing file is replaced only if it holds predictions.
 
+    For a quoted pattern, each file that it matches is answered in a file of the same stem in the folder --output.
+    Answers that are newer than the model and the rows are left as they are, so that the same command goes on where it
+    was interrupted; for other options choose another folder. Workers of a Dask cluster share the files out.
+
     Example: `mlrh predict songs.mlrh new.csv --marginals --output predictions.csv`
+
+    Example: `mlrh predict songs.mlrh 'parts/*.csv' --output answers --workers 2`
     """
     console = Console(stderr=True)
+    options = {"format_in": format_in, "marginals": marginals, "top": top}
+    if _parts.is_pattern(file) or scheduler is not None or workers is not None:
+        cluster = (scheduler, workers, memory)
+        _predict_many(console, model_file, _parts.files_of(file), output, to or "csv", cluster, options)
+        return
     to = _output.target_format(output, to)
     if output == "-":
         _output.standard_output()
@@ -189,13 +244,34 @@ def predict(
         _output.check_output(output, [str(model_file), file])
         _output.check_replaced(output)
     with _output.warnings_as_notes(console):
-        model = load_model(model_file)
-        data = read_data(file, (), format_in, model.schema)  # labels that the file may have aren't looked at
+        _write_one(load_model(model_file), to, options, file, output)
+    if output != "-":
+        _output.say(console, f"Written: {output}")
+
+
+def _predict_many(console, model_file, files, folder, to, cluster, options):
+    """Predictions for each file into a folder."""
+    if folder == "-" or Path(folder).is_file():
+        raise ValueError(f"Several files are answered by as many; give a folder with --output, not {folder}.")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for output in _parts.outputs_of(files, folder, f".{to}"):
+        _output.check_output(output, [str(model_file), *files])
+        _output.check_replaced(output)
+    with _output.warnings_as_notes(console):
+        write = partial(_write_one, load_model(model_file), to, options)
+        with _parts.client_of(*cluster) as client:
+            about = {"client": client, "model_file": model_file, "predict_file": write}
+            for output, is_new in _parts.predict_files(files, folder, f".{to}", **about):
+                _output.say(console, f"{'Written' if is_new else 'Finished before'}: {output}")
+
+
+def _write_one(model, to, options, file, output):
+    """Read one file of rows and write its predictions."""
+    marginals, top = options["marginals"], options["top"]
+    data = read_data(file, (), options["format_in"], model.schema)  # labels that the file may have aren't looked at
     columns = ["row", *(["rank"] if top else []), "labels", "probability"]
     columns += [f"P({name})" for name in model.schema.label_names] if marginals else []
     _output.write_predictions(_predictions(model, data, marginals=marginals, top=top), columns, output, to)
-    if output != "-":
-        _output.say(console, f"Written: {output}")
 
 
 def evaluate(

@@ -266,13 +266,13 @@ METRICS = {
 MAX_LINES = 8  # of a leaderboard; the rest is in the model
 
 
-def described_choice(model: Any) -> dict[str, str]:
-    """What was chosen, by name."""
+def described_choice(model: Any, auto: Any) -> dict[str, str]:
+    """What an MLRHAuto has chosen, by name."""
     settings = model.settings
     return {
         "model": settings["model"],
         "features": _described_features(model.schema, settings),
-        "metric": METRICS[model.classifier.metric],
+        "metric": METRICS[auto.metric],
     }
 
 

@@ -54,6 +54,8 @@ class FileParts:
         weight; or a pair or triple of paths of .npy files that hold X, Y and the weights.
     labels : sequence of str, optional
         The names of the label columns, as for `read`: needed for CSV and Parquet.
+    format : str, optional
+        As for `read`.
 
     Attributes
     ----------
@@ -61,8 +63,8 @@ class FileParts:
         None for files of arrays, which have no names.
     """
 
-    def __init__(self, paths: Sequence, labels: Sequence[str] | None = None):
-        self._paths, self._labels = list(paths), None if labels is None else [*labels]
+    def __init__(self, paths: Sequence, labels: Sequence[str] | None = None, *, format: str | None = None):
+        self._paths, self._labels, self._format = list(paths), None if labels is None else [*labels], format
         if not self._paths:
             raise DataError("A list of files must name at least one; the list is empty.")
         self.label_names: Any = None
@@ -105,7 +107,7 @@ class FileParts:
         path = self._paths[number]
         if not isinstance(path, str | PathLike) or _suffix(path) in ARRAYS:
             return _arrays(path, self._place(number)), None
-        data = read(path, self._labels, schema=schema)
+        data = read(path, self._labels, format=self._format, schema=schema)
         _refuse_words(data, path)
         # In LIBSVM, columns and labels are those that occur in a file: their numbers say which they are.
         return self._kept(number, str(path), data), None if _is_numbered(data) else data.schema

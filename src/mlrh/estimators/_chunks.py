@@ -146,22 +146,14 @@ class CheckedChunks:
                 continue
             with self._naming(number):
                 X, Y, weights = self._first_checks(X, y, weight)
-                kinds = kinds or _Kinds(self._model._space_of(Y, self._form))
-                support = _support(Y, weights)
+                kinds = kinds or Kinds(self._model._space_of(Y, self._form))
+                X, Y, weights, support = those_that_count(X, Y, weights)
                 if len(support):
-                    if len(support) < len(Y):
-                        X, Y, weights = X[support], Y[support], weights[support]
-                    whole = _plus_sums(whole, X, weights, Y.shape[1], self._model.fit_intercept)
+                    whole = plus_sums(whole, X, weights, Y.shape[1], self._model.fit_intercept)
                     kinds.add(Y, number, support)
-        _targets.check_any([] if whole is None else kinds.pairs)
-        largest = (whole.largest + np.abs(whole.mean)).max()
-        _features.check_float32_largest(whole.dtype, largest, whole.total_weight)
-        form, Y = self._form, kinds.Y
-        if isinstance(self._model.label_space, str):  # an instance says how many labels there are, seen or not
-            form, Y = form.seen_in(Y)
-        _targets.check_every_label_known(form.classes, Y)
-        self._kept_form, self._progress.n_rows = form, sum(self._sizes)
-        return Look(whole, form, Y, Places(kinds.pairs, self._source.name), kinds.counts)
+        look = looked(self._model, whole, self._form, kinds, self._source.name)
+        self._kept_form, self._progress.n_rows = look.form, sum(self._sizes)
+        return look
 
     def __iter__(self):
         done = 0
@@ -186,12 +178,8 @@ class CheckedChunks:
         is_first = self._form is None
         X = _features.validated(self._model, X, reset=is_first)
         if is_first:
-            self._form = _form_of(y, self._source.classes)
-        Y = self._form.indicator(y, partly_known=True)
-        _targets.check_same_length(X, Y)
-        weights = _weights(weight, Y)
-        check_strength(self._model.C, weights, X.dtype)
-        return X, Y, weights
+            self._form = form_of(y, self._source.classes)
+        return X, *checked_targets(self._model, X, self._form, y, weight)
 
     def _again(self, X, y, weight):
         """Yields the rows of a chunk that was checked in the first pass, unless none counts."""
@@ -203,12 +191,9 @@ class CheckedChunks:
             X = _features.validated(self._model, X, reset=False)  # converts it, or says what is wrong
         Y, weights = self._form.indicator(y, partly_known=True), _weights(weight, X)
         _targets.check_same_length(X, Y)
-        support = _support(Y, weights)
-        if len(support) == 0:
-            return
-        if len(support) < len(Y):
-            X, Y, weights = X[support], Y[support], weights[support]
-        yield X, _in_form(self._form, self._kept_form, Y), weights
+        X, Y, weights, support = those_that_count(X, Y, weights)
+        if len(support):
+            yield X, in_form(self._form, self._kept_form, Y), weights
 
     @contextmanager
     def _naming(self, number):
@@ -224,18 +209,23 @@ class CheckedChunks:
 
 def sampled(chunks, numbers):
     """X, Y and weights of the rows with these numbers, counted over all chunks, in the order of the numbers."""
-    order, begin, parts = np.argsort(numbers), 0, []
-    ascending = numbers[order]
+    begin, parts = 0, []
+    ascending = np.sort(numbers)
     for X, Y, weights in ahead(chunks):
         first, last = np.searchsorted(ascending, [begin, begin + len(Y)])
         own = ascending[first:last] - begin
         parts.append((X[own], Y[own], weights[own]))
         begin += len(Y)
+    return stacked(parts, numbers)
+
+
+def stacked(parts, numbers):
+    """One (X, Y, weights) in the order of the numbers, from parts that hold the rows in ascending order."""
     X, Y, weights = zip(*parts, strict=True)
     all_sparse = all(map(sparse.issparse, X))
-    stacked = sparse.vstack(X, format="csr") if all_sparse else np.concatenate([_dense(part) for part in X])
-    back = np.argsort(order)
-    return stacked[back], np.concatenate(Y)[back], np.concatenate(weights)[back]
+    joined = sparse.vstack(X, format="csr") if all_sparse else np.concatenate([_dense(part) for part in X])
+    back = np.argsort(np.argsort(numbers))
+    return joined[back], np.concatenate(Y)[back], np.concatenate(weights)[back]
 
 
 def _dense(X):
@@ -253,6 +243,18 @@ class Look:
     counts: np.ndarray  # how many rows each row of Y stands for
 
 
+def looked(model, whole, form, kinds, name) -> Look:
+    """The Look at all rows: the sums `whole` of their features, the form of y, and the Kinds of their label sets."""
+    _targets.check_any([] if whole is None else kinds.pairs)
+    largest = (whole.largest + np.abs(whole.mean)).max()
+    _features.check_float32_largest(whole.dtype, largest, whole.total_weight)
+    Y = kinds.Y
+    if isinstance(model.label_space, str):  # an instance says how many labels there are, seen or not
+        form, Y = form.seen_in(Y)
+    _targets.check_every_label_known(form.classes, Y)
+    return Look(whole, form, Y, Places(kinds.pairs, name), kinds.counts)
+
+
 @dataclass(frozen=True)
 class Places:
     """Where rows are, for messages: pairs of chunk and row as "row of chunk"."""
@@ -265,11 +267,11 @@ class Places:
         return f"{row} of {self.name(chunk)}"
 
 
-class _Kinds:
+class Kinds:
     """One row of Y of each kind that a label space tells apart, and rows that show each label present and absent."""
 
     def __init__(self, space):
-        self._space = space
+        self.space = space
         self._index: dict[bytes, int] = {}
         self._rows: list[np.ndarray] = []
         self._counts: list[int] = []
@@ -278,7 +280,7 @@ class _Kinds:
 
     def add(self, Y, chunk, numbers):
         """Count the rows Y, which have these numbers within a chunk."""
-        kinds = np.ascontiguousarray(self._space.target_kinds(Y))
+        kinds = np.ascontiguousarray(self.space.target_kinds(Y))
         _, first, counts = np.unique(kinds, axis=0, return_index=True, return_counts=True)
         for i, count in sorted(zip(first.tolist(), counts.tolist(), strict=True)):
             key = kinds[i].tobytes()
@@ -290,6 +292,18 @@ class _Kinds:
                 if not self._shown[value, label]:
                     i = int(np.argmax(Y[:, label] == value))
                     self._keep(Y[i], (chunk, int(numbers[i])))
+
+    def join(self, other):
+        """Count the rows that another object has counted."""
+        kinds = np.ascontiguousarray(self.space.target_kinds(other.Y))
+        for row, kind, count, pair in zip(other._rows, kinds, other._counts, other.pairs, strict=True):
+            key = kind.tobytes()
+            if count and key not in self._index:
+                self._index[key] = self._keep(row, pair)
+            elif (np.array([row == 0, row == 1]) & ~self._shown).any():
+                self._keep(row, pair)
+            if count:
+                self._counts[self._index[key]] += count
 
     def _keep(self, row, pair):
         self._rows.append(row.copy())
@@ -307,7 +321,7 @@ class _Kinds:
         return np.array(self._counts, np.float64)
 
 
-def _form_of(y, classes):
+def form_of(y, classes):
     """The form of y that all chunks have, by the first one; classes are as for `fit_chunks`."""
     if classes is not None:
         return _targets.declared(y, classes)
@@ -320,13 +334,22 @@ def _form_of(y, classes):
     return form
 
 
-def _in_form(form, kept, Y):
+def in_form(form, kept, Y):
     """Y in the form without the classes, or labels of sets, that no row has."""
     if len(form.classes) == len(kept.classes):
         return Y
     if form.is_one_class_per_row:
         return kept.indicator(form.decode(Y))
     return np.ascontiguousarray(Y[:, np.isin(form.classes, kept.classes)])
+
+
+def checked_targets(model, X, form, y, weight):
+    """Y and the weights of the rows of X, checked."""
+    Y = form.indicator(y, partly_known=True)
+    _targets.check_same_length(X, Y)
+    weights = _weights(weight, Y)
+    check_strength(model.C, weights, X.dtype)
+    return Y, weights
 
 
 def _weights(weight, Y):
@@ -337,12 +360,15 @@ def _weights(weight, Y):
     )
 
 
-def _support(Y, weights):
-    """Numbers of the rows that count: of positive weight, with a label that is known."""
-    return np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
+def those_that_count(X, Y, weights):
+    """X, Y, weights and numbers of the rows that count: of positive weight, with a label that is known."""
+    support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
+    if len(support) < len(Y):
+        X, Y, weights = X[support], Y[support], weights[support]
+    return X, Y, weights, support
 
 
-def _plus_sums(whole, X, weights, n_labels, fit_intercept):
+def plus_sums(whole, X, weights, n_labels, fit_intercept):
     """The sums of the features so far, None at first, and of more rows."""
     for block in blocks_of(X, n_labels, LOOK_ENTRIES):
         part = FeatureSums.of(Design(rows_of(X, block), weights[block], fit_intercept=fit_intercept))

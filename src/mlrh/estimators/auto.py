@@ -207,7 +207,8 @@ class MLRHAuto(_targets.SetClassifier):
         X = _categories.validated(fitted, X, reset=True)
         fitted._is_sparse, nominal = bool(sparse.issparse(X)), tuple(sorted({*nominal, *fitted._categories}))
         task = _task(X, y, sample_weight)
-        folds, notes = self._folds(task), []
+        folds = self._folds(task)
+        notes: list[str] = []
         candidates = self._candidates(task, nominal, notes)
         steps = _Steps(len(candidates) * len(folds) + 1, report, self.verbose)
         judge = _Judge(task, folds, self.metric, self.select_by)
@@ -227,7 +228,8 @@ class MLRHAuto(_targets.SetClassifier):
     def _entries(self, judge, candidates, steps, end, notes, nominal):
         """The finished candidates; the search ends early where time is up or by Ctrl-C, once there is one."""
         entries: list[_Entry] = []
-        n_folds, found = len(judge.folds), {candidate: {} for candidate in candidates}
+        n_folds = len(judge.folds)
+        found: dict[_Candidate, dict] = {candidate: {} for candidate in candidates}
         tasks = [(candidate, number) for candidate in candidates for number in range(n_folds)]
         work = _Evaluation(judge.task, judge.folds, judge.metric, nominal, self.random_state, SEARCH_TOL)
         try:
@@ -370,7 +372,7 @@ class _Candidate:
     label_space: str | LabelSpace
     strength: float | str
     size_bias: bool
-    gamma: float | None
+    gamma: Any  # a float for an RBF kernel, else None
     values: tuple
 
     def classifier(self, X, nominal, random_state, **options):

@@ -350,28 +350,39 @@ class MLRHClassifier(MLRHBase):
 
     def _solve_chunks(self, problem, chunks, features, *, checkpoint, progress):
         """Fit to the chunks of a problem, of which the sums of features are known, and keep the result."""
-        problem, from_sample = self._tuned_on_chunks(problem, chunks, features.n_samples)
-        with_gram = needs_gram(features, problem.space.operations_per_score, **self._strengths)
-        options = {"fit_intercept": self.fit_intercept, "with_gram": with_gram, "n_jobs": self.n_jobs}
+        problem, start = self._tuned_on_sample(problem, features.n_samples, partial(_chunks.sampled, chunks))
+        options = self._options_of_sums(problem, features)
         with ExitStack() as stack:
             if checkpoint is not None:
                 options["checkpoint"] = stack.enter_context(Checkpoint(checkpoint, self._described(problem, features)))
-            rows = RowsInChunks(chunks, features, problem.space, **options)
-            objective = Objective.over(rows, problem.space, **self._strengths)
-            prepared = _LinearPart(rows.design, rows.design, None)
-            is_warm = self.warm_start and getattr(self, "_fitted_as", None) == problem.fitted_as
-            earlier = self._earlier_scores(None) if is_warm else None
-            starts = () if earlier is None else ((*self._project(prepared, earlier), self.label_space_),)
-            if not starts and problem.is_complete and from_sample is not None:
-                (coef, score, space), mean = from_sample
-                starts = ((coef, score + (rows.design.mean - mean) @ coef, space),)  # the score at the mean of all rows
-            self._conclude(problem, prepared, objective, starts, more={}, tell=progress.tell)
+            rows = RowsInChunks(chunks, features, problem.space, n_jobs=self.n_jobs, **options)
+            self._solve_sums(problem, rows, start, progress)
 
-    def _tuned_on_chunks(self, problem, chunks, n_rows):
-        """`_tuned`, on a sample of rows from one more pass. Also their mean and the start of `_tuned_space`, or None."""
+    def _options_of_sums(self, problem, features):
+        """Options of SummedRows."""
+        with_gram = needs_gram(features, problem.space.operations_per_score, **self._strengths)
+        return {"fit_intercept": self.fit_intercept, "with_gram": with_gram}
+
+    def _solve_sums(self, problem, rows, from_sample, progress):
+        """Fit to SummedRows of a problem and keep the result; from_sample is what `_tuned_on_sample` gave."""
+        objective = Objective.over(rows, problem.space, **self._strengths)
+        prepared = _LinearPart(rows.design, rows.design, None)
+        is_warm = self.warm_start and getattr(self, "_fitted_as", None) == problem.fitted_as
+        earlier = self._earlier_scores(None) if is_warm else None
+        starts = () if earlier is None else ((*self._project(prepared, earlier), self.label_space_),)
+        if not starts and problem.is_complete and from_sample is not None:
+            (coef, score, space), mean = from_sample
+            starts = ((coef, score + (rows.design.mean - mean) @ coef, space),)  # the score at the mean of all rows
+        self._conclude(problem, prepared, objective, starts, more={}, tell=progress.tell)
+
+    def _tuned_on_sample(self, problem, n_rows, sampled):
+        """`_tuned`, on rows that are not at hand: sampled(numbers) collects X, Y and weights of some of them.
+
+        Also the start of `_tuned_space` and the mean of these rows, or None.
+        """
         if problem.space.simpler() is None or n_rows < N_TUNING_FOLDS:
             return problem, None
-        X, Y, weights = _chunks.sampled(chunks, tuning_sample(n_rows))
+        X, Y, weights = sampled(tuning_sample(n_rows))
         design = Design(X, weights, fit_intercept=self.fit_intercept, n_jobs=self.n_jobs)
         sets = problem.space.completed(Y)
         space, start = self._tuned_space(problem.space, design, np.arange(len(Y)), sets, n_rows)

@@ -347,7 +347,7 @@ class SummedRows(Rows):
         other = copy(self)
         other._space, other.bias_counts = space, np.zeros(0)
         if space.n_biases:
-            other.bias_counts = self.add_up("totals", space)[2]
+            other.bias_counts = other.add_up("totals", space)[2]
         return other
 
     def expected_sums(self, space, coef, intercept):
@@ -440,15 +440,20 @@ class RowsInChunks(SummedRows):
 
     def _pass(self, question, space, *arguments):
         total: Any = None
-        options = (space, *arguments) if arguments else ()
-        for X, Y, weights in ahead(self._chunks):
-            Y = space.completed(Y)
-            for block in blocks_of(X, Y.shape[1]):
-                design = PartOfDesign(rows_of(X, block), weights[block], self._whole, **self._options)
-                part = RowsInMemory(design, space, Y[block])
-                total = added(total, getattr(part, question)(*options))
-            del X, Y, weights, design, part  # or three chunks would be in memory while the next but one is fetched
+        for chunk in ahead(self._chunks):
+            for answer in answers_of(chunk, self._whole, space, question, *arguments, **self._options):
+                total = added(total, answer)
+            del chunk  # or three chunks would be in memory while the next but one is fetched
         return tuple(total)
+
+
+def answers_of(chunk, whole, space, question, *arguments, **options) -> Iterator[tuple]:
+    """Yields what the parts of a chunk (X, Y, weights) answer, as `SummedRows.add_up` asks; options of PartOfDesign."""
+    X, Y, weights = chunk
+    Y, asked = space.completed(Y), (space, *arguments) if arguments else ()
+    for block in blocks_of(X, Y.shape[1]):
+        design = PartOfDesign(rows_of(X, block), weights[block], whole, **options)
+        yield getattr(RowsInMemory(design, space, Y[block]), question)(*asked)
 
 
 def ahead(chunks: Iterable) -> Iterator:
