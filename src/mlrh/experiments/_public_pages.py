@@ -147,7 +147,10 @@ def against(compared, place, other) -> tuple[int, int, int, float, float]:
     largest = 1.0 + 2.0 * float(np.abs(both).max(initial=0.0))
     bounded = np.where(np.isfinite(gains), np.round(gains, 12), np.sign(gains) * largest)
     wins, losses = int((bounded > 0).sum()), int((bounded < 0).sum())
-    p = float(stats.wilcoxon(bounded).pvalue) if wins + losses else 1.0
+    changes = bounded[bounded != 0]
+    # All signs are tried, so that p is exact with ties, too.
+    signs = stats.PermutationMethod(n_resamples=2 ** len(changes))
+    p = float(stats.wilcoxon(changes, method=signs).pvalue) if len(changes) > 1 else 1.0
     return wins, len(gains) - wins - losses, losses, float(both.mean()) if len(both) else np.nan, p
 
 
