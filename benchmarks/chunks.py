@@ -215,15 +215,15 @@ def beside_sgd(folder, repeats, context):
     context.tell(f"chunks {seconds:.2f} s, gap {gap:.1e}; SGD {theirs:.2f} s, gap {their_gap:.1e}, {n_epochs} epochs")
     note = f"{n_epochs} epochs"
     told = {"gap": max(gap, 0.0), "their_gap": their_gap, "note": note, "target": None}
-    yield compared(
-        QUESTION, str(problem), seconds, "SGDClassifier(average=True).partial_fit for each label", theirs, **told
-    )
+    yield compared(QUESTION, str(problem), seconds, "SGDClassifier.partial_fit for each label", theirs, **told)
 
 
 def stochastic(chunks, problem, best, enough, max_epochs):
     """Seconds of epochs of SGD over the chunks, the gap they reach, and their number."""
-    # Averaged steps come far nearer to the optimum than the last one.
-    options = {"loss": "log_loss", "alpha": 1 / len(problem.Y), "average": True, "random_state": 0}
+    # The best of five settings tried here. Gaps of three such schedules after four epochs: 6e-4 (this one) to 2e-2. The
+    # defaults had 2e-1 after 50 epochs, and with average=True 3 after 20.
+    steps = {"learning_rate": "invscaling", "eta0": 0.1, "power_t": 0.5}
+    options = {"loss": "log_loss", "alpha": 1 / len(problem.Y), "random_state": 0, **steps}
     models = [SGDClassifier(**options) for _ in problem.Y.T]
     seconds, gap, epoch = 0.0, np.inf, 0
     while gap > enough and epoch < max_epochs:
