@@ -113,7 +113,7 @@ def test_workers_fit_and_predict_the_same_as_this_process(folder, model_file, tm
 @pytest.mark.slow
 def test_ctrl_c_ends_the_workers_too(folder, tmp_path):
     command = [sys.executable, "-m", "mlrh", *map(str, fit_arguments(folder, tmp_path / "m.mlrh")), "--workers", "2"]
-    program = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
+    program = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     # The program, two workers, and the tracker of their resources.
     wait_until(lambda: len(running_in_session(program.pid)) >= 4)
     os.killpg(program.pid, signal.SIGINT)  # as a terminal does: to all of them
