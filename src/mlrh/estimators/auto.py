@@ -207,8 +207,7 @@ class MLRHAuto(_targets.SetClassifier):
         X = _categories.validated(fitted, X, reset=True)
         fitted._is_sparse, nominal = bool(sparse.issparse(X)), tuple(sorted({*nominal, *fitted._categories}))
         task = _task(X, y, sample_weight)
-        folds = self._folds(task)
-        notes: list[str] = []
+        folds, notes = self._folds(task), list[str]()
         candidates = self._candidates(task, nominal, notes)
         steps = _Steps(len(candidates) * len(folds) + 1, report, self.verbose)
         judge = _Judge(task, folds, self.metric, self.select_by)
@@ -228,8 +227,8 @@ class MLRHAuto(_targets.SetClassifier):
     def _entries(self, judge, candidates, steps, end, notes, nominal):
         """The finished candidates; the search ends early where time is up or by Ctrl-C, once there is one."""
         entries: list[_Entry] = []
-        n_folds = len(judge.folds)
         found: dict[_Candidate, dict] = {candidate: {} for candidate in candidates}
+        n_folds = len(judge.folds)
         tasks = [(candidate, number) for candidate in candidates for number in range(n_folds)]
         work = _Evaluation(judge.task, judge.folds, judge.metric, nominal, self.random_state, SEARCH_TOL)
         try:
@@ -381,7 +380,7 @@ class _Candidate:
         form = {**of_space, **options}
         if self.scores == "linear":
             return MLRHClassifier(**form)
-        if self.scores == "rbf":
+        if self.gamma is not None:
             return KernelMLRHClassifier(gamma=self.gamma * gamma_scale(X), **form)
         kinds = ["c" if d in nominal else "q" for d in range(X.shape[1])] if nominal else None
         return MLRHBoostingClassifier(feature_types=kinds, random_state=random_state, **form)
