@@ -26,7 +26,7 @@ from mlrh.torch._eager import checks, operators
 from mlrh.torch._triton import plan as plans
 from mlrh.torch._triton.forward import COUNTS, TAG, is_last, open_counter
 from mlrh.torch._triton.launch import Launch
-from mlrh.torch._triton.polynomials import combined, constant, scaled_label, times_label
+from mlrh.torch._triton.polynomials import combined, constant, scaled_label, times_label, times_lane
 
 MODEL_EXAMPLE = [[1e5, 500.0, 500.3, 499.0, -1e5]]
 REDUCTIONS = ("none", "sum", "mean")
@@ -236,7 +236,8 @@ def multiply_others(scores, others_of, whole_of, MAX_LABELS: tl.constexpr, ROWS:
     place = tl.arange(0, ROWS)[:, None] * LANES + lane
     off, on = scaled_label(tl.load(scores + place))
     one = constant(off * 0 + 1, MAX_LABELS)
-    others, whole = combined(times_label(one, off, on, MAX_LABELS), MAX_LABELS)
+    others, window = combined(times_label(one, off, on, MAX_LABELS), MAX_LABELS)
+    whole = times_lane(one, window, lane * 0 + tl.zeros((ROWS, LANES), tl.int32), MAX_LABELS)
     for j in tl.static_range(MAX_LABELS + 1):
         tl.store(others_of + place * (MAX_LABELS + 1) + j, others[j])
         tl.store(whole_of + place * (MAX_LABELS + 1) + j, whole[j])

@@ -33,9 +33,9 @@ from mlrh.torch._triton import COMPUTED_IN
 from mlrh.torch._triton.forward import forward
 from mlrh.torch._triton.gradient import gradient
 from mlrh.torch._triton.launch import ALIGNMENT, Launch, addresses_of
-from mlrh.torch._triton.layout import COUNTER
 
 REDUCTIONS = ("none", "sum", "mean")
+WORD = 8  # bytes of a counter or a log-partition
 CHUNK = 4096  # labels in the registers of one program
 PROGRAMS = 2048  # as many as keep the GPU busy; with more tiles a program reads several
 LARGEST_BIAS = 4.0  # nats between size_bias and a line, above which one tilt no longer serves all sizes in float32
@@ -163,7 +163,9 @@ class Shape:
         self.n_groups = triton.cdiv(self.n_rows, self.group_rows)
         cells = self.n_rows * self.n_chunks
         per_cell = 2 + self.max_labels + 2 * self.n_heavy + self.n_likely
-        n_scratch = COUNTER.value * (1 + self.n_groups) + (1 + self.partial) * cells * per_cell
+        n_words = 1 + self.n_groups + (1 + self.partial) * self.n_rows  # counters and log-partitions
+        self.start = n_words * WORD // self.computed_in.itemsize
+        n_scratch = self.start + (1 + self.partial) * cells * per_cell
         self.scratch_size = 4 * triton.cdiv(n_scratch, 4)  # ends at an alignment
         self._lay_out(cells)
 
@@ -214,8 +216,8 @@ class Shape:
         group_rows, at_once, chunk_lanes, lanes, tiles = self.group_tile()
         arrivals = group_rows // tile_rows * self.n_chunks // tiles
         numbers = (
-            self.n_rows, self.n_labels, self.n_chunks, self.stride, self.n_groups, *self.steps(), self.n_indices,
-            min_labels, math.log(self.bound), self._n_averaged(reduction), self.max_labels, self.n_heavy, self.n_likely,
+            self.n_rows, self.n_labels, self.n_chunks, self.stride, self.n_groups, self.start, *self.steps(),
+            self.n_indices, min_labels, math.log(self.bound), self._n_averaged(reduction), self.max_labels, self.n_heavy, self.n_likely,
             tile_rows, labels, tiles, arrivals, group_rows, at_once, chunk_lanes, lanes, self.dense,
             self.partial, self.listed, self.n_labels == self.n_chunks * labels, reduction != "none",
         )  # fmt: skip
