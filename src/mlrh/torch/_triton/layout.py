@@ -17,17 +17,17 @@ def in_counters(scratch):
 
 
 @triton.jit
-def in_log_partitions(scratch, part, n_rows, n_groups):
-    """Where the log-partitions begin, float64 that follow the counters."""
+def in_totals(scratch, kind, n_rows, n_groups):
+    """Where totals of rows begin, float64: 0 scores of the target sets, 1 and 2 log-partitions of parts 0 and 1."""
     words = scratch.to(tl.pointer_type(tl.float64), bitcast=True)
-    return words + 1 + n_groups + part * _long(n_rows)
+    return words + 1 + n_groups + kind * _long(n_rows)
 
 
 @triton.jit
 def in_scratch(
     scratch, part, n_rows, n_chunks, start, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr
 ):
-    """Where tilts, sums, heavy_counts, heavy_scores, heavy_labels and likely_marginals begin, `start` numbers behind the counters."""
+    """Where tilts, sums, heavy_counts, heavy_scores, heavy_labels and likely_marginals begin, `start` numbers on."""
     n_cells = _long(n_rows) * n_chunks
     tilts = scratch + start + part * n_cells * (2 + MAX_LABELS + 2 * HEAVY + LIKELY)
     sums = tilts + n_cells

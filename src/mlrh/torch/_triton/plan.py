@@ -35,7 +35,7 @@ from mlrh.torch._triton.gradient import gradient
 from mlrh.torch._triton.launch import ALIGNMENT, Launch, addresses_of
 
 REDUCTIONS = ("none", "sum", "mean")
-WORD = 8  # bytes of a counter or a log-partition
+WORD = 8  # bytes of a counter or a total
 CHUNK = 4096  # labels in the registers of one program
 PROGRAMS = 2048  # as many as keep the GPU busy; with more tiles a program reads several
 LARGEST_BIAS = 4.0  # nats between size_bias and a line, above which one tilt no longer serves all sizes in float32
@@ -163,7 +163,7 @@ class Shape:
         self.n_groups = triton.cdiv(self.n_rows, self.group_rows)
         cells = self.n_rows * self.n_chunks
         per_cell = 2 + self.max_labels + 2 * self.n_heavy + self.n_likely
-        n_words = 1 + self.n_groups + (1 + self.partial) * self.n_rows  # counters and log-partitions
+        n_words = 1 + self.n_groups + (2 + self.partial) * self.n_rows  # counters and totals of rows
         self.start = n_words * WORD // self.computed_in.itemsize
         n_scratch = self.start + (1 + self.partial) * cells * per_cell
         self.scratch_size = 4 * triton.cdiv(n_scratch, 4)  # ends at an alignment

@@ -20,10 +20,10 @@ from mlrh.torch._triton.layout import (
     UNKNOWN,
     computable,
     in_likely,
-    in_log_partitions,
     in_numbers,
     in_scratch,
     in_targets,
+    in_totals,
 )
 from mlrh.torch._triton.polynomials import (
     coefficients_of,
@@ -56,10 +56,11 @@ def finish(
     finds its numbers in memory: the time that Triton compiles grows with the cube of a function's length.
     """
     n_parts = 1
-    if PARTIAL:
-        n_parts = _count_parts(
-            scratch, counts, labels_of, first, n_rows, n_chunks, start, group_step, tile_step, MAX_LABELS, HEAVY,
-            LIKELY, TILE_ROWS, ARRIVALS, ROWS, S, LANES,
+    if DENSE or INDICES:
+        n_parts = _read_targets(
+            scores, targets, log_weights, scratch, counts, labels_of, first, n_rows, n_labels, n_chunks, stride,
+            n_groups, start, group_step, tile_step, n_indices, MAX_LABELS, HEAVY, LIKELY, TILE_ROWS, ARRIVALS, ROWS, S,
+            LANES, DENSE, PARTIAL,
         )  # fmt: skip
     n_listed = 0
     for part in range(n_parts):
@@ -77,9 +78,8 @@ def finish(
             ROWS, S, LANES, DENSE, PARTIAL, INDICES,
         )  # fmt: skip
     return _sum_losses(
-        scores, targets, log_weights, scratch, loss, counts, labels_of, first, n_rows, n_labels, n_chunks, stride,
-        n_groups, group_step, tile_step, n_indices, MAX_LABELS, LIKELY, TILE_ROWS, ARRIVALS, ROWS, S, LANES, DENSE,
-        PARTIAL, INDICES, REDUCED,
+        scratch, loss, counts, labels_of, first, n_rows, n_chunks, n_groups, group_step, tile_step, LIKELY, TILE_ROWS,
+        ARRIVALS, ROWS, S, LANES, DENSE or INDICES, PARTIAL, REDUCED,
     )  # fmt: skip
 
 
@@ -108,62 +108,71 @@ def _known_sizes(target_counts, cells, S: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def _count_parts(
-    scratch, counts, labels_of, first, n_rows, n_chunks, start, group_step, tile_step, MAX_LABELS: tl.constexpr,
-    HEAVY: tl.constexpr, LIKELY: tl.constexpr, TILE_ROWS: tl.constexpr, ARRIVALS: tl.constexpr, ROWS: tl.constexpr,
-    S: tl.constexpr, LANES: tl.constexpr,
+def _read_targets(
+    scores, targets, log_weights, scratch, counts, labels_of, first, n_rows, n_labels, n_chunks, stride, n_groups,
+    start, group_step, tile_step, n_indices, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr,
+    TILE_ROWS: tl.constexpr, ARRIVALS: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr, LANES: tl.constexpr,
+    DENSE: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
-    """1, or 2 if a row has unknown labels or too many; then chunks without unknown ones get lists of no free label."""
+    """1, or 2 if a row has unknown labels or too many; writes sizes and scores of the target sets.
+
+    Where labels are unknown, chunks without such labels get lists of no free label. Lists of targets are read here, for
+    `list_likely` may write over them.
+    """
     rows, known, cells, lane = _rows_of_group(
         first, n_rows, n_chunks, group_step, tile_step, TILE_ROWS, ARRIVALS, ROWS, S, LANES
     )
-    target_counts = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)[1]
-    count, size, unknown_here, unknown = _known_sizes(target_counts, cells, S)
-    n_parts = 1 + _largest((known & (unknown | (size > MAX_LABELS))).to(tl.int32))
-    if n_parts > 1:
-        tilts, sums, heavy_counts, heavy_scores, heavy_labels, marginals = in_scratch(
-            scratch, 1, n_rows, n_chunks, start, MAX_LABELS, HEAVY, LIKELY
-        )
-        empty = (cells >= 0) & (lane % S == 0) & (unknown_here == 0)
-        tl.store(tilts + cells, float("inf"), mask=empty)
-        tl.store(heavy_counts + cells, 0.0, mask=empty)
-        tl.debug_barrier()
+    sizes, target_counts, target_labels = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)
+    if DENSE:
+        size, score = dense_target(
+            scores, targets, target_counts, target_labels, rows, cells, lane // S, n_labels, stride, MAX_LABELS,
+            LIKELY if PARTIAL else MAX_LABELS, S,
+        )  # fmt: skip
+    else:
+        size, score = listed_target(scores, targets, rows, lane, n_labels, n_indices, LANES)
+    log_weight = tl.load(log_weights + size, mask=size <= MAX_LABELS, other=float("-inf")).to(tl.float64)
+    n_parts = 1
+    if PARTIAL:
+        _, _, unknown_here, unknown = _known_sizes(target_counts, cells, S)
+        n_parts = 1 + _largest((known & (unknown | (size > MAX_LABELS))).to(tl.int32))
+        log_weight = tl.where(unknown, 0.0, log_weight)  # the log-partition of the free labels takes its place
+        size = tl.where(unknown, MAX_LABELS + 1, size)  # targets are to be read again
+        if n_parts > 1:
+            tilts, sums, heavy_counts, heavy_scores, heavy_labels, marginals = in_scratch(
+                scratch, 1, n_rows, n_chunks, start, MAX_LABELS, HEAVY, LIKELY
+            )
+            empty = (cells >= 0) & (lane % S == 0) & (unknown_here == 0)
+            tl.store(tilts + cells, float("inf"), mask=empty)
+            tl.store(heavy_counts + cells, 0.0, mask=empty)
+    tl.store(in_totals(scratch, 0, n_rows, n_groups) + rows, score + log_weight, mask=known & (lane == 0))
+    tl.store(sizes + rows, size, mask=known & (lane == 0))
+    tl.debug_barrier()
     return n_parts
 
 
 @triton.jit(noinline=True)
 def _sum_losses(
-    scores, targets, log_weights, scratch, loss, counts, labels_of, first, n_rows, n_labels, n_chunks, stride, n_groups,
-    group_step, tile_step, n_indices, MAX_LABELS: tl.constexpr, LIKELY: tl.constexpr, TILE_ROWS: tl.constexpr,
-    ARRIVALS: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr, LANES: tl.constexpr, DENSE: tl.constexpr,
-    PARTIAL: tl.constexpr, INDICES: tl.constexpr, REDUCED: tl.constexpr,
+    scratch, loss, counts, labels_of, first, n_rows, n_chunks, n_groups, group_step, tile_step, LIKELY: tl.constexpr,
+    TILE_ROWS: tl.constexpr, ARRIVALS: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr, LANES: tl.constexpr,
+    TARGETS: tl.constexpr, PARTIAL: tl.constexpr, REDUCED: tl.constexpr,
 ):  # fmt: skip
-    """Sum of the losses, log-partitions without targets; writes sizes, and the losses unless REDUCED."""
+    """Sum of the losses, log-partitions without targets; writes the losses unless REDUCED."""
     rows, known, cells, lane = _rows_of_group(
         first, n_rows, n_chunks, group_step, tile_step, TILE_ROWS, ARRIVALS, ROWS, S, LANES
     )
-    sizes, target_counts, target_labels = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)
-    value = tl.load(in_log_partitions(scratch, 0, n_rows, n_groups) + rows)
-    if DENSE or INDICES:
-        if DENSE:
-            size, score, unknown = dense_target(
-                scores, targets, target_counts, target_labels, rows, cells, lane // S, n_labels, stride, MAX_LABELS,
-                LIKELY if PARTIAL else MAX_LABELS, S,
-            )  # fmt: skip
-        else:
-            size, score = listed_target(scores, targets, rows, lane, n_labels, n_indices, LANES)
-        log_weight = tl.load(log_weights + size, mask=size <= MAX_LABELS, other=float("-inf")).to(tl.float64)
+    stored = known & (lane == 0)
+    value = tl.load(in_totals(scratch, 1, n_rows, n_groups) + rows)
+    if TARGETS:
+        score = tl.load(in_totals(scratch, 0, n_rows, n_groups) + rows)
         if PARTIAL:
-            of_free = tl.load(in_log_partitions(scratch, 1, n_rows, n_groups) + rows, mask=unknown, other=0)
-            log_weight = tl.where(unknown, of_free, log_weight)
+            target_counts = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)[1]
+            _, _, _, unknown = _known_sizes(target_counts, cells, S)
+            score += tl.load(in_totals(scratch, 2, n_rows, n_groups) + rows, mask=unknown, other=0)
         # Where no set is possible at all, the difference of two infinities would be NaN.
-        impossible = (value == float("-inf")) & (score + log_weight == float("-inf"))
-        value = tl.where(impossible, float("inf"), value - score - log_weight)
+        impossible = (value == float("-inf")) & (score == float("-inf"))
+        value = tl.where(impossible, float("inf"), value - score)
         if PARTIAL:
             value = tl.where(unknown & (value < 0), 0.0, value)  # rounding
-            size = tl.where(unknown, MAX_LABELS + 1, size)  # targets are to be read again
-        tl.store(sizes + rows, size, mask=known & (lane == 0))
-    stored = known & (lane == 0)
     if not REDUCED:
         tl.store(loss + rows, value, mask=stored)
     return tl.sum(tl.sum(tl.where(stored, value, 0.0), axis=1), axis=0)
@@ -252,7 +261,7 @@ def _sum_over_sets(
     tl.store(likely_counts + cells, n_likely, mask=mine & wanted)
     value = heaviest + tl.log(tl.maximum(total, 1e-300)) + scale
     value = tl.where(is_nan, float("nan"), tl.where(total > 0, value, float("-inf")))
-    tl.store(in_log_partitions(scratch, part, n_rows, n_groups) + rows, value, mask=stored)
+    tl.store(in_totals(scratch, 1 + part, n_rows, n_groups) + rows, value, mask=stored)
     return largest
 
 
@@ -363,11 +372,11 @@ def dense_target(
     scores, targets, target_counts, target_labels, rows, cells, chunk, n_labels, stride, MAX_LABELS: tl.constexpr,
     LENGTH: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
-    """Size of each row's target set, the sum of its scores (NaN if a target isn't 1), whether the row has unknown ones.
+    """Size of each row's target set, and the sum of its scores, NaN if a target isn't 1.
 
     From lists of LENGTH labels for each chunk.
     """
-    count, size, unknown_here, unknown = _known_sizes(target_counts, cells, S)
+    count, size, _, _ = _known_sizes(target_counts, cells, S)
     listed = tl.minimum(count, MAX_LABELS)
     total = rows.to(tl.float64) * 0
     for block in range(tl.max(tl.max((listed + (S - 1)) // S, axis=1), axis=0)):
@@ -377,7 +386,7 @@ def dense_target(
         present = computable(tl.load(targets + where, mask=there, other=0)) == 1
         score = computable(tl.load(scores + where, mask=there, other=0)).to(tl.float64)
         total += tl.where(there & (present == 0), float("nan"), score)
-    return size, over_lanes(total), unknown
+    return size, over_lanes(total)
 
 
 @triton.jit
