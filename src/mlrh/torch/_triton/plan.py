@@ -221,7 +221,7 @@ class Shape:
             tile_rows, labels, tiles, arrivals, group_rows, at_once, chunk_lanes, lanes, self.dense,
             self.partial, self.listed, self.n_labels == self.n_chunks * labels, reduction != "none",
         )  # fmt: skip
-        return self.n_groups * arrivals, numbers, {"num_warps": warps, "maxnreg": self.registers(warps)}
+        return self.n_groups * arrivals, numbers, {"num_warps": warps, "maxnreg": self.registers(warps), "num_stages": 1}
 
     def steps(self):
         """Tiles from one group to the next, and from one tile of a group to the next of the same chunk.
