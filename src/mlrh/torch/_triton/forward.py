@@ -22,7 +22,11 @@ COUNTS = tl.constexpr(1 << 24)  # a word counts in its last 24 bits
 TAG = tl.constexpr(0x5A3D96E1C7)  # 40 bits that memory which isn't a counter begins with only by chance
 
 
-@triton.jit
+# Numbers that say nothing of how memory is to be read: another batch size or min_labels is no other kernel.
+FREE = ["n_rows", "n_groups", "start", "group_step", "tile_step", "n_indices", "min_labels", "n_averaged"]
+
+
+@triton.jit(do_not_specialize=FREE)
 def forward(
     scores, targets, log_weights, scratch, loss, total_loss, numbers, values, pmf, counts, labels_of, n_rows, n_labels,
     n_chunks, stride, n_groups, start, group_step, tile_step, n_indices, min_labels, log_bound, n_averaged,

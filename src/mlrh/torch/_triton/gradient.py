@@ -7,7 +7,7 @@ from mlrh.torch._triton.layout import computable, in_likely, in_numbers, in_targ
 from mlrh.torch._triton.tilt import exp
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows", "n_indices", "n_averaged"])
 def gradient(
     scores, targets, grad, numbers, values, counts, labels_of, result, n_rows, n_labels, n_chunks, stride, n_blocks,
     n_indices, grad_stride, n_averaged, MAX_LABELS: tl.constexpr, LIKELY: tl.constexpr, LIKELY_LANES: tl.constexpr,

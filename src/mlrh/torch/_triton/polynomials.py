@@ -26,7 +26,7 @@ def constant(number, MAX_LABELS: tl.constexpr):
 def newton(powers, MAX_LABELS: tl.constexpr):
     """Elementary symmetric polynomials e_j of the light odds from power sums: j e_j = sum_i (-1)^(i-1) e_{j-i} p_i.
 
-    Takes (-1)^(i-1) p_i. When e_j is known, its part in all later sums is added to them; `pending` begins with the next.
+    Takes (-1)^(i-1) p_i. Once e_j is known, its part in all later sums is added; `pending` begins with the next one.
     """
     result, pending = reversed_(constant(powers[0] * 0 + 1, MAX_LABELS), MAX_LABELS + 1), powers
     for j in range(MAX_LABELS):
@@ -34,7 +34,8 @@ def newton(powers, MAX_LABELS: tl.constexpr):
         following = ()
         for i in tl.static_range(MAX_LABELS - 1):
             following += (pending[i + 1] + value * powers[i],)
-        pending = following + (value * powers[MAX_LABELS - 1],)
+        following += (value * powers[MAX_LABELS - 1],)
+        pending = following
         result = shifted(result, value, MAX_LABELS + 1)
     return result
 
@@ -48,7 +49,8 @@ def shifted(entries, last, N: tl.constexpr):
     result = ()
     for i in tl.static_range(1, N):
         result += (entries[i],)
-    return result + (last,)
+    result += (last,)
+    return result
 
 
 @triton.jit

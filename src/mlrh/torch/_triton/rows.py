@@ -99,12 +99,18 @@ def _rows_of_group(
 
 
 @triton.jit
-def _known_sizes(target_counts, cells, S: tl.constexpr):
-    """Numbers of labels known to be present in each lane's chunk and in the row, and where labels are unknown, too."""
+def _known_in_chunks(target_counts, cells):
+    """Number of labels known to be present in each lane's chunk, and whether there are unknown ones."""
     given = tl.load(target_counts + cells, mask=cells >= 0, other=0).to(tl.int32)
-    unknown, count = given >= UNKNOWN, given % UNKNOWN
+    return given % UNKNOWN, given >= UNKNOWN
+
+
+@triton.jit
+def _known_in_rows(target_counts, cells, S: tl.constexpr):
+    """The same for rows."""
+    count, unknown = _known_in_chunks(target_counts, cells)
     one_of_chunk = tl.arange(0, cells.shape[1])[None, :] % S == 0
-    return count, over_lanes(tl.where(one_of_chunk, count, 0)), unknown, over_lanes(unknown.to(tl.int32)) > 0
+    return over_lanes(tl.where(one_of_chunk, count, 0)), over_lanes(unknown.to(tl.int32)) > 0
 
 
 @triton.jit(noinline=True)
@@ -133,17 +139,15 @@ def _read_targets(
     log_weight = tl.load(log_weights + size, mask=size <= MAX_LABELS, other=float("-inf")).to(tl.float64)
     n_parts = 1
     if PARTIAL:
-        _, _, unknown_here, unknown = _known_sizes(target_counts, cells, S)
+        unknown = _known_in_rows(target_counts, cells, S)[1]
         n_parts = 1 + _largest((known & (unknown | (size > MAX_LABELS))).to(tl.int32))
         log_weight = tl.where(unknown, 0.0, log_weight)  # the log-partition of the free labels takes its place
         size = tl.where(unknown, MAX_LABELS + 1, size)  # targets are to be read again
         if n_parts > 1:
-            tilts, sums, heavy_counts, heavy_scores, heavy_labels, marginals = in_scratch(
-                scratch, 1, n_rows, n_chunks, start, MAX_LABELS, HEAVY, LIKELY
-            )
-            empty = (cells >= 0) & (lane % S == 0) & (unknown_here == 0)
-            tl.store(tilts + cells, float("inf"), mask=empty)
-            tl.store(heavy_counts + cells, 0.0, mask=empty)
+            places = in_scratch(scratch, 1, n_rows, n_chunks, start, MAX_LABELS, HEAVY, LIKELY)
+            empty = (cells >= 0) & (lane % S == 0) & (_known_in_chunks(target_counts, cells)[1] == 0)
+            tl.store(places[0] + cells, float("inf"), mask=empty)  # tilts
+            tl.store(places[2] + cells, 0.0, mask=empty)  # heavy_counts
     tl.store(in_totals(scratch, 0, n_rows, n_groups) + rows, score + log_weight, mask=known & (lane == 0))
     tl.store(sizes + rows, size, mask=known & (lane == 0))
     tl.debug_barrier()
@@ -166,7 +170,7 @@ def _sum_losses(
         score = tl.load(in_totals(scratch, 0, n_rows, n_groups) + rows)
         if PARTIAL:
             target_counts = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)[1]
-            _, _, _, unknown = _known_sizes(target_counts, cells, S)
+            unknown = _known_in_rows(target_counts, cells, S)[1]
             score += tl.load(in_totals(scratch, 2, n_rows, n_groups) + rows, mask=unknown, other=0)
         # Where no set is possible at all, the difference of two infinities would be NaN.
         impossible = (value == float("-inf")) & (score == float("-inf"))
@@ -196,7 +200,7 @@ def _sum_over_sets(
     if PARTIAL:  # noqa: SIM102, a constant: otherwise what follows is not compiled
         if part > 0:
             target_counts = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)[1]
-            count, fixed, unknown_here, unknown = _known_sizes(target_counts, cells, S)
+            fixed, unknown = _known_in_rows(target_counts, cells, S)
             wanted = wanted & (unknown | (fixed > MAX_LABELS))
     tilts, sums, heavy_counts, heavy_scores, heavy_labels, marginals = in_scratch(
         scratch, part, n_rows, n_chunks, start, MAX_LABELS, HEAVY, LIKELY
@@ -296,9 +300,7 @@ def _power_sums(
 
 
 @triton.jit
-def _heavy_scale(
-    heavy_scores, cells, listed, n_blocks, tilt, log_bound, HEAVY: tl.constexpr, S: tl.constexpr
-):
+def _heavy_scale(heavy_scores, cells, listed, n_blocks, tilt, log_bound, HEAVY: tl.constexpr, S: tl.constexpr):
     """log prod max(1, x) over the listed labels of each row, and whether any of all rows is heavy by the row's tilt."""
     scale, heavy = tilt * 0, listed * 0
     for block in range(n_blocks):
@@ -376,8 +378,7 @@ def dense_target(
 
     From lists of LENGTH labels for each chunk.
     """
-    count, size, _, _ = _known_sizes(target_counts, cells, S)
-    listed = tl.minimum(count, MAX_LABELS)
+    listed = tl.minimum(_known_in_chunks(target_counts, cells)[0], MAX_LABELS)
     total = rows.to(tl.float64) * 0
     for block in range(tl.max(tl.max((listed + (S - 1)) // S, axis=1), axis=0)):
         slot, there = _slot(cells, listed, block, S)
@@ -386,7 +387,7 @@ def dense_target(
         present = computable(tl.load(targets + where, mask=there, other=0)) == 1
         score = computable(tl.load(scores + where, mask=there, other=0)).to(tl.float64)
         total += tl.where(there & (present == 0), float("nan"), score)
-    return size, over_lanes(total)
+    return _known_in_rows(target_counts, cells, S)[0], over_lanes(total)
 
 
 @triton.jit
@@ -470,7 +471,7 @@ def store_values(
     is_read, chunk = known, lane // S
     if PARTIAL:
         target_counts = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)[1]
-        count, size, unknown_here, unknown = _known_sizes(target_counts, cells, S)
+        size, unknown = _known_in_rows(target_counts, cells, S)
         is_read = known & (unknown | (size > MAX_LABELS))
     for part in range(n_parts):
         wanted = tl.where(part == 0, known, is_read)
