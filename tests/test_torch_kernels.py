@@ -171,10 +171,10 @@ WITH_PMF = [name for name, one in CASES.items() if name not in GROUPED and not n
 
 def compute(name, garbage=None):
     """Losses, sum, mean, gradient and size probabilities by the kernels; the scratch memory holds garbage first."""
-    one, ordinary, empty, n_launches = CASES[name], Launch.ordinary, plans.Shape.empty, []
+    one, ordinary, empty, launched = CASES[name], Launch.ordinary, plans.Shape.empty, []
 
     def counted(self, tensors, keep):
-        n_launches.append(self.kernel)
+        launched.append(tuple(None if tensor is None else tensor.dtype for tensor in tensors))
         return ordinary(self, tensors, keep)
 
     def filled(self, scores, reduction):
@@ -191,7 +191,8 @@ def compute(name, garbage=None):
     plan = plans.plan(*inputs, one["min_labels"])
     loss, saved = plan.forward(*inputs)
     found = {"none": loss, "gradient": plan.backward(*inputs[:2], saved, one["grad"].to(loss.dtype))}
-    found["launches"] = len(n_launches)
+    found["launches"] = len(launched)
+    found["expected types"] = launched == [plan.shape.forward_types(), plan.shape.gradient_types()]
     if name in FEW:
         found |= {reduction: plan.forward(*inputs, reduction)[0] for reduction in ("sum", "mean")}
         found |= {"group": plan.shape.group_tile(), "n_groups": plan.shape.n_groups}
@@ -492,6 +493,11 @@ def test_the_last_group_adds_up_the_losses_of_all(results, name):
 @every(CASES)
 def test_a_forward_pass_is_one_launch_and_a_backward_pass_another(results, name):
     assert results[name]["launches"] == 2
+
+
+@every(CASES)
+def test_kernels_are_launched_with_the_types_that_they_are_compiled_for(results, name):
+    assert results[name]["expected types"]
 
 
 def test_the_cases_have_several_groups_programs_in_a_group_and_tiles_in_a_program(results):
