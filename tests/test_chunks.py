@@ -11,7 +11,7 @@ from samples import make_multilabel, one_sentence
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
-from mlrh import MLRHClassifier, MLRHClassifierCV
+from mlrh import MLRHClassifier, MLRHClassifierCV, persistence
 from mlrh.data import DataError, FileParts, MultilabelData, write
 from mlrh.estimators import _chunks
 from mlrh.fitting import rows
@@ -117,6 +117,22 @@ def test_passes_are_at_most_1_3_times_the_evaluations_of_fit(form, options, monk
     parts = Parts(form(X), Y)
     MLRHClassifier(**options).fit_chunks(parts)
     assert parts.n_passes <= 1.3 * counted_evaluations(monkeypatch, options, form(X), Y)
+
+
+def test_an_l1_penalty_takes_the_steps_of_fit_and_a_pass_more_in_each(monkeypatch):
+    options = {"l1_ratio": 0.5}
+    parts, fitted = Parts(X, Y), MLRHClassifier(**options).fit(X, Y)
+    chunked = MLRHClassifier(**options).fit_chunks(parts)
+    assert chunked.n_iter_ == fitted.n_iter_
+    evaluations = counted_evaluations(monkeypatch, options, X, Y)
+    assert parts.n_passes == evaluations + chunked.n_iter_ + 3  # the last model says that nothing is left
+
+
+def test_stand_ins_lead_to_the_optimum_where_own_models_are_too_large(monkeypatch):
+    options, labels = PROBLEMS["elastic net"]
+    monkeypatch.setattr(rows, "MAX_OWN_SUMS", 0)
+    fitted = MLRHClassifier(**TIGHT, **options).fit(X, labels, WEIGHTS)
+    assert_same_optimum(MLRHClassifier(**TIGHT, **options).fit_chunks(Parts(X, labels, WEIGHTS)), fitted)
 
 
 # Sources
@@ -268,6 +284,31 @@ def test_dense_and_sparse_chunks_of_both_precisions_are_rows_of_one_fit():
     assert_same_optimum(MLRHClassifier(**TIGHT).fit_chunks(parts), fitted)
 
 
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1e7])
+def test_a_constant_feature_changes_nothing(form, constant, fitted):
+    wide = np.column_stack([X, np.full(400, constant)])
+    chunked = MLRHClassifier(**TIGHT).fit_chunks(Parts(form(wide), Y))
+    assert_same_optimum(chunked, MLRHClassifier(**TIGHT).fit(form(wide), Y))
+    # What rounding leaves of a centred constant moves its coefficient by next to nothing.
+    np.testing.assert_allclose(chunked.coef_[:, :-1], MLRHClassifier(**TIGHT).fit(X, Y).coef_, atol=1e-5)
+
+
+def test_a_model_of_chunks_is_saved_and_loaded(path, fitted):
+    model = MLRHClassifier().fit_chunks(Parts(X, Y))
+    persistence.save(model, path)
+    np.testing.assert_array_equal(persistence.load(path).predict(X), model.predict(X))
+
+
+def test_features_of_1e5_and_a_single_label_are_fitted_as_in_memory():
+    wide, labels = X * 1e5, Y[:, :1]
+    labels = sparse.csr_matrix(labels)
+    fitted = MLRHClassifier(**TIGHT, C=1e-8).fit(wide, labels)
+    chunked = MLRHClassifier(**TIGHT, C=1e-8).fit_chunks(Parts(wide, labels))
+    assert chunked.objective_ == pytest.approx(fitted.objective_, rel=1e-8)
+    np.testing.assert_allclose(chunked.decision_function(wide), fitted.decision_function(wide), atol=1e-4)
+
+
 def test_chunks_in_float32_are_fitted_in_float32():
     small = X.astype(np.float32)
     chunked, fitted = MLRHClassifier().fit_chunks(Parts(small, Y)), MLRHClassifier().fit(small, Y)
@@ -372,6 +413,25 @@ def test_other_rows_in_a_later_pass_are_refused():
             return iter([(X[:200], Y[:200]), (X[200:][:rows], Y[200:][:rows])])
 
     refused(Shrinking(), "chunk 1 has 199 rows and had 200 rows in the first pass")
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("later", [(X[:, :7], Y), (np.hstack([X, X]), Y), (X, Y[:, :4]), (X, Y[:-1])])
+def test_other_columns_or_sets_in_a_later_pass_are_refused(later, form):
+    class Changing:
+        n_passes = 0
+
+        def __iter__(self):
+            self.n_passes += 1
+            X_now, Y_now = (X, Y) if self.n_passes < 3 else later
+            return iter([(form(X_now), Y_now)])
+
+    refused(Changing(), "^chunk 0: (X has|y must have|X and y must)")
+
+
+def test_nested_lists_are_chunks(fitted):
+    parts = [(X[cut].tolist(), Y[cut].tolist()) for cut in CUTS]
+    assert_same_optimum(MLRHClassifier().fit_chunks(parts), fitted)
 
 
 @pytest.mark.parametrize("bad", ["missing", "words", "labels", "npy", "npz", "mixed"])

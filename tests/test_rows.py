@@ -10,6 +10,7 @@ from mlrh.fitting import _products, rows
 from mlrh.fitting.design import Design, FeatureSums, PartOfDesign
 from mlrh.fitting.objective import Objective
 from mlrh.fitting.rows import RowsInChunks
+from mlrh.fitting.solvers._coordinate_descent import columns_of, descend, descend_by_sums
 from mlrh.spaces import CardinalitySpace, HierarchySpace, ObservedSpace, OpenSpace
 
 SPACES = {
@@ -123,6 +124,39 @@ def test_stand_ins_of_many_features_match_the_squares_alone(monkeypatch):
     stand_ins = outside.design.X.toarray()
     expected = np.diag(inside.design.squared_norms() / inside.design.total_weight)
     close(stand_ins.T @ stand_ins / len(stand_ins), expected)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_the_labels_own_models_are_sums_over_all_rows(form, offset):
+    space = SPACES["cardinality"]
+    X, Y, weights = make_rows(space)
+    X = X + offset
+    inside, outside = both_objectives(form(X), Y, weights, space)
+    parameters = np.random.RandomState(1).normal(size=len(inside.start())) / (1 + offset)
+    members = [np.array(own, np.int64) for own in ([0, 2, 4], [], [1], [0, 1, 2, 3, 4])]
+    models = outside.own_models(parameters, members, (1.5, 0.25))
+    _, _, variances, misfit, _ = inside.with_curvatures(parameters)
+    centred = X - np.average(X, axis=0, weights=weights)
+    for k, own in enumerate(members):
+        rows_of_label = np.column_stack([np.ones(60), centred[:, own]])
+        expected = rows_of_label.T @ ((1.5 * variances + 0.25 * misfit)[:, k, None] * rows_of_label)
+        np.testing.assert_allclose(models[k], expected, rtol=1e-8, atol=1e-8)
+    assert inside.own_models(parameters, members, (1.5, 0.25)) is None
+
+
+@pytest.mark.parametrize("ridge", [0.1, np.inf])
+def test_coordinate_descent_by_sums_ends_where_that_over_rows_does(ridge):
+    rng = np.random.RandomState(0)
+    X, weights, gradient = rng.normal(size=(40, 6)), rng.uniform(size=40), 5 * rng.normal(size=6)
+    over_rows = np.array([0.5, 0, -2, 0, 1, 0])
+    by_sums, members = over_rows[[0, 2, 3, 5]].copy(), np.array([0, 2, 3, 5])
+    options = (3.0, ridge), (2.0, 0.2), (10_000, 0.0)
+    expected = descend(columns_of(X), members, weights, over_rows, gradient, *options)
+    rows_of_model = np.column_stack([np.ones(40), X[:, members]])
+    sums = rows_of_model.T @ (weights[:, None] * rows_of_model)
+    np.testing.assert_allclose(descend_by_sums(sums, by_sums, gradient[members], *options), expected, rtol=1e-9)
+    np.testing.assert_allclose(by_sums, over_rows[members], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])

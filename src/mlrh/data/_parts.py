@@ -11,6 +11,7 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -24,6 +25,7 @@ from mlrh.data._sources import parts_of, shown
 from mlrh.data.containers import DataError, MultilabelData, listed
 
 ARRAYS = (".npy", ".npz")
+N_READERS = 2  # files that are read at a time: about half of the work is done by compiled code, which threads share
 OF_CSR = ("X_data", "X_indices", "X_indptr", "X_shape")
 
 
@@ -93,18 +95,22 @@ class FileParts:
         return self._parts[number].name
 
     def _open(self):
-        self._parts, schema = [], None
-        for number, path in enumerate(self._paths):
-            if not isinstance(path, str | PathLike) or _suffix(path) in ARRAYS:
-                part = _arrays(path, self._place(number))
-            else:
-                data = read(path, self._labels, format=self._format, schema=schema)
-                _refuse_words(data, path)
-                # In LIBSVM, columns and labels are those that occur in a file: their numbers say which they are.
-                schema = None if _is_numbered(data) else schema or data.schema
-                part = self._kept(number, str(path), data)
-            self._parts.append(part)
+        # The first file says which columns the others must have. These are read by a few threads.
+        first, schema = self._read(0, None)
+        with ThreadPoolExecutor(N_READERS) as threads:
+            rest = threads.map(lambda number: self._read(number, schema)[0], range(1, len(self._paths)))
+            self._parts = [first, *rest]
         self._agree()
+
+    def _read(self, number, schema):
+        """A part, and the schema that further files must have; None where they need not have one."""
+        path = self._paths[number]
+        if not isinstance(path, str | PathLike) or _suffix(path) in ARRAYS:
+            return _arrays(path, self._place(number)), None
+        data = read(path, self._labels, format=self._format, schema=schema)
+        _refuse_words(data, path)
+        # In LIBSVM, columns and labels are those that occur in a file: their numbers say which they are.
+        return self._kept(number, str(path), data), None if _is_numbered(data) else data.schema
 
     def _agree(self):
         """Find the columns and labels of all parts; a DataError where files and arrays are mixed."""

@@ -141,8 +141,8 @@ class CheckedChunks:
         kinds: Any = None
         self._progress.begin()
         for number, (X, y, weight) in enumerate(ahead(self._source)):
-            self._sizes.append(X.shape[0])
-            if X.shape[0] == 0:
+            self._sizes.append(_sklearn.num_samples(X))
+            if self._sizes[-1] == 0:
                 continue
             with self._naming(number):
                 X, Y, weights = self._first_checks(X, y, weight)
@@ -160,8 +160,9 @@ class CheckedChunks:
         absent: Any = object()
         self._progress.begin()
         for number, (size, part) in enumerate(zip_longest(self._sizes, self._source, fillvalue=absent)):
-            if size is absent or part is absent or part[0].shape[0] != size:
-                found = "is not there" if part is absent else f"has {part[0].shape[0]} rows"
+            n_rows = 0 if part is absent else _sklearn.num_samples(part[0])
+            if size is absent or part is absent or n_rows != size:
+                found = "is not there" if part is absent else f"has {n_rows} rows"
                 before = "was not there" if size is absent else f"had {size} rows"
                 raise ValueError(
                     f"chunks must give the same rows in every pass; {self._source.name(number)} {found} and {before} "
@@ -182,13 +183,14 @@ class CheckedChunks:
 
     def _again(self, X, y, weight):
         """Yields the rows of a chunk that was checked in the first pass, unless none counts."""
-        is_plain = (sparse.issparse(X) and X.format == "csr") or isinstance(X, np.ndarray)
-        if is_plain and X.dtype in (np.float64, np.float32):
+        is_plain = (sparse.issparse(X) and X.format == "csr") or (isinstance(X, np.ndarray) and X.ndim == 2)
+        if is_plain and X.dtype in (np.float64, np.float32) and X.shape[1] == self._model.n_features_in_:
             _features.check(X)  # compiled code trusts the indices of a sparse matrix
             X = X if sparse.issparse(X) else np.asarray(X)
         else:
-            X = _features.validated(self._model, X, reset=False)
+            X = _features.validated(self._model, X, reset=False)  # converts it, or says what is wrong
         Y, weights = self._form.indicator(y, partly_known=True), _weights(weight, X)
+        _targets.check_same_length(X, Y)
         X, Y, weights, support = those_that_count(X, Y, weights)
         if len(support):
             yield X, in_form(self._form, self._kept_form, Y), weights
@@ -244,7 +246,8 @@ class Look:
 def looked(model, whole, form, kinds, name) -> Look:
     """The Look at all rows: the sums `whole` of their features, the form of y, and the Kinds of their label sets."""
     _targets.check_any([] if whole is None else kinds.pairs)
-    _features.check_float32_largest(whole.dtype, whole.largest.max(), whole.total_weight)
+    largest = (whole.largest + np.abs(whole.mean)).max()
+    _features.check_float32_largest(whole.dtype, largest, whole.total_weight)
     Y = kinds.Y
     if isinstance(model.label_space, str):  # an instance says how many labels there are, seen or not
         form, Y = form.seen_in(Y)

@@ -83,6 +83,25 @@ def _add_sparse_transposed(data, indices, starts, dense, sums):
                 total[k] += value * row[k]
 
 
+@kernel
+def add_weighted_squares(data, indices, starts, places, weights, sums):
+    """Add sum_i w_i z_i z_i' of sparse rows z = (1, x), where column j of x has the place places[j], or none: -1.
+
+    places of columns count from 1; sums is square, with a row and column for the 1 and for each place.
+    """
+    found, values = np.empty(len(sums), np.int64), np.empty(len(sums))
+    for i in range(len(weights)):
+        found[0], values[0], n_found = 0, 1.0, 1
+        for entry in range(starts[i], starts[i + 1]):
+            if places[indices[entry]] > 0:
+                found[n_found], values[n_found] = places[indices[entry]], data[entry]
+                n_found += 1
+        for a in range(n_found):
+            own = weights[i] * values[a]
+            for b in range(n_found):
+                sums[found[a], found[b]] += own * values[b]
+
+
 TARGET_ENTRIES = 1_000_000  # of the large matrix in one block, for each vector of columns: under a millisecond
 
 

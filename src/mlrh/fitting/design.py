@@ -40,7 +40,7 @@ class Design:
             else:
                 self.X = (X - self.mean).astype(X.dtype, copy=False) if fit_intercept else X
         self.is_shifted = bool(self.shift.any())
-        self._n_jobs = n_jobs
+        self.n_jobs = n_jobs
         self._keep_gram, self._grams = keep_gram, {}
 
     @property
@@ -64,15 +64,15 @@ class Design:
 
     def of_rows(self, rows):
         """The design of some rows, given by numbers."""
-        options = {"fit_intercept": self.fit_intercept, "n_leading": self.n_leading, "n_jobs": self._n_jobs}
+        options = {"fit_intercept": self.fit_intercept, "n_leading": self.n_leading, "n_jobs": self.n_jobs}
         return Design(self.X[rows], self.weights[rows], **options)
 
     def scores(self, coef, intercept):
         """(X - mean) @ coef + intercept in the type of X; coef (n_features, n_labels), intercept (n_labels,)."""
         if self.is_sparse:
-            scores = _products.multiply_sparse(self.X, coef, n_jobs=self._n_jobs)
+            scores = _products.multiply_sparse(self.X, coef, n_jobs=self.n_jobs)
         elif self._is_thin(coef):
-            scores = _products.multiply_thin(self.X, coef, n_jobs=self._n_jobs)
+            scores = _products.multiply_thin(self.X, coef, n_jobs=self.n_jobs)
         elif coef.shape[1] < FEW_LABELS:
             scores = np.ascontiguousarray((coef.T.astype(self.X.dtype, copy=False) @ self.X.T).T)
         else:
@@ -90,7 +90,7 @@ class Design:
         if self.is_sparse:
             coef = self._transposed_product(residuals).astype(np.float64, copy=False)
         elif self._is_thin(residuals):
-            coef = _products.multiply_thin_transposed(self.X, residuals, n_jobs=self._n_jobs)
+            coef = _products.multiply_thin_transposed(self.X, residuals, n_jobs=self.n_jobs)
         else:
             coef = np.asarray((residuals.T @ self.X).T, np.float64)
         if self.is_shifted:
@@ -99,7 +99,7 @@ class Design:
 
     def _transposed_product(self, factor):
         """X' @ factor of sparse features."""
-        return _products.multiply_sparse(self._transposed, factor, n_jobs=self._n_jobs)
+        return _products.multiply_sparse(self._transposed, factor, n_jobs=self.n_jobs)
 
     def _is_thin(self, factor):
         """Whether a product of dense features with this factor is faster by our own kernel than by BLAS.
@@ -143,10 +143,10 @@ class Design:
             return np.maximum(np.einsum("ik,ij,ij->jk", weights, self.X, self.X, optimize=True), 0.0)
         squared = self._transposed.copy()
         squared.data = np.square(squared.data)
-        squares = _products.multiply_sparse(squared, weights, n_jobs=self._n_jobs)
+        squares = _products.multiply_sparse(squared, weights, n_jobs=self.n_jobs)
         if self.is_shifted:
             # sum w (x - m)^2 = sum w x^2 + m (m sum w - 2 sum w x): m is not the mean under these weights.
-            along = _products.multiply_sparse(self._transposed, weights, n_jobs=self._n_jobs)
+            along = _products.multiply_sparse(self._transposed, weights, n_jobs=self.n_jobs)
             squares += self.shift[:, None] * (np.outer(self.shift, weights.sum(axis=0)) - 2 * along)
         return np.maximum(squares, 0.0)
 
@@ -188,7 +188,8 @@ class FeatureSums:
     """What one look at the features of all rows tells; the sums of two parts of the rows are joined by `plus`.
 
     mean (n_features,) is weighted, and 0 without an intercept. squares (n_features,) are the weighted sums of squared
-    distances from it, largest (n_features,) the largest magnitudes.
+    distances from it, largest (n_features,) the largest magnitudes of the features as a design stores them: dense ones
+    are centred.
     """
 
     n_samples: int
@@ -206,7 +207,7 @@ class FeatureSums:
         with np.errstate(over="ignore", invalid="ignore"):  # too large features are reported by `metric.check_squares`
             squares = design.squared_norms()
         sizes = (design.n_samples, design.n_entries, design.is_sparse, design.dtype)
-        return cls(*sizes, design.total_weight, design.mean, squares, design.largest_entries() + np.abs(design.mean))
+        return cls(*sizes, design.total_weight, design.mean, squares, design.largest_entries())
 
     def plus(self, other):
         """The sums of both parts. The distance of their means adds to the squares, so that no digits cancel."""
@@ -223,7 +224,7 @@ class FeatureSums:
             total_weight=total,
             mean=self.mean + share * gap,
             squares=squares,
-            largest=np.maximum(self.largest, other.largest),
+            largest=np.maximum.reduce([self.largest, other.largest, np.abs(gap)]),
         )
 
     @property
@@ -257,10 +258,29 @@ class PartOfDesign(Design):
         else:
             self.X, self.shift = X, whole.mean
         self.is_shifted = bool(self.shift.any())
-        self._n_jobs, self._keep_gram, self._grams = n_jobs, False, {}
+        self.n_jobs, self._keep_gram, self._grams = n_jobs, False, {}
 
     def _transposed_product(self, factor):
-        return _products.multiply_sparse_transposed(self.X, factor, n_jobs=self._n_jobs)
+        return _products.multiply_sparse_transposed(self.X, factor, n_jobs=self.n_jobs)
+
+    def weighted_squares(self, columns, weights):
+        """sum_i w_i z_i z_i' for z = (1, x - mean) of some columns, and weights (n_samples,) of the rows."""
+        n, shift = len(columns), self.shift[columns]
+        sums = np.zeros((n + 1, n + 1))
+        if self.is_sparse:
+            places = np.zeros(self.n_features, np.int64)
+            places[columns] = np.arange(1, n + 1)
+            _products.add_weighted_squares(self.X.data, self.X.indices, self.X.indptr, places, weights, sums)
+        else:
+            own = self.X[:, columns]
+            sums[0, 0], sums[0, 1:] = weights.sum(), weights @ own
+            sums[1:, 0], sums[1:, 1:] = sums[0, 1:], _dense_gram(own, weights)
+        # sum w (x - s)(x - s)' = sum w x x' - s (sum w x)' - (sum w x) s' + (sum w) s s'
+        crossed = np.outer(shift, sums[0, 1:] - 0.5 * sums[0, 0] * shift)
+        sums[1:, 1:] -= crossed + crossed.T
+        sums[0, 1:] -= sums[0, 0] * shift
+        sums[1:, 0] = sums[0, 1:]
+        return sums
 
     def squared_norms_by_label(self, weights):
         """Sums (n_features, n_labels) of squares for weights of rows (n_samples, n_labels), about the mean of all."""
@@ -273,7 +293,7 @@ class PartOfDesign(Design):
         if not self.is_sparse:
             return np.asarray((factor.T @ self.X**power).T, np.float64)
         X = sparse.csr_array((self.X.data**power, self.X.indices, self.X.indptr), shape=self.X.shape, copy=False)
-        return _products.multiply_sparse_transposed(X, factor, n_jobs=self._n_jobs)
+        return _products.multiply_sparse_transposed(X, factor, n_jobs=self.n_jobs)
 
     def _make_gram(self, X, shift):
         if sparse.issparse(X):
@@ -309,7 +329,7 @@ class SummedDesign:
             self._gram = self._gram_of_rows()
         return self._gram[:n_columns, :n_columns].copy()
 
-    def squared_norms(self, weights=None):
+    def squared_norms(self):
         """The diagonal of `gram`, (n_features,)."""
         return self._squares.copy()
 
@@ -361,13 +381,16 @@ def _centre_full_columns(X, mean):
 
 def _centre_columns(X, mean, full):
     """A sparse X with the columns `full` centred, and the means (n_features,) of the others, still to subtract."""
+    shift, is_full = mean.copy(), np.zeros(X.shape[1], bool)
+    shift[full], is_full[full] = 0.0, True
+    stored = is_full[X.indices]
+    if np.count_nonzero(stored) == len(full) * X.shape[0]:  # no zero among them, as in a column of ones
+        centred = np.where(stored, X.data - mean[X.indices], X.data).astype(X.dtype)
+        return sparse.csr_array((centred, X.indices, X.indptr), shape=X.shape), shift
     rest = np.setdiff1d(np.arange(X.shape[1]), full)
     centred = sparse.csr_array((X[:, full].toarray() - mean[full]).astype(X.dtype))
     order = np.argsort(np.concatenate([rest, full]), kind="stable")
-    joined = sparse.csr_array(sparse.hstack([X[:, rest], centred], format="csc")[:, order])
-    shift = mean.copy()
-    shift[full] = 0.0
-    return joined, shift
+    return sparse.csr_array(sparse.hstack([X[:, rest], centred], format="csc")[:, order]), shift
 
 
 MAX_STAND_INS = 2000  # features up to which a label's own model of summed rows knows their correlations (4000 rows)

@@ -146,6 +146,10 @@ class Objective:
         sums, (variances, misfit, bias_mean) = self.rows.with_curvatures(*self._at(parameters))
         return *self._penalised(parameters, sums), variances, misfit, self._biases(bias_mean)
 
+    def own_models(self, parameters, members, shares):
+        """The labels' own quadratic models at the parameters, by sums over rows, or None (see `Rows`)."""
+        return self.rows.own_models(*self._at(parameters), members, shares)
+
     def l1_penalty(self, parameters):
         """l1 * sum |coef|, which values and derivatives leave out."""
         return self.l1 * float(np.abs(self.split(parameters)[0]).sum())

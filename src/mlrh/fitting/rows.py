@@ -12,9 +12,10 @@ the workers of a cluster. A part is a RowsInMemory about the mean of all rows. W
 one of its methods, which returns a tuple of numbers and arrays; `add_up` adds the tuples, entry by entry. That is one
 pass. A subclass of SummedRows only says how a pass is made.
 
-All solvers work from sums alone, and take the same steps as in memory, with two exceptions. `prox-newton` minimises
-each label's own model over stand-ins for the rows (`SummedDesign.X`), so that it may take more iterations. And
-`metric(at=...)` renews only diagonals.
+All solvers work from sums alone, and take the same steps as in memory, with two exceptions. `prox-newton` needs one
+pass more in each iteration, for the labels' own models (`own_models`); where these would take too much room, they are
+made of stand-ins for the rows (`SummedDesign.X`), and it may take more iterations. And `metric(at=...)` renews only
+diagonals.
 """
 
 from abc import ABC, abstractmethod
@@ -28,6 +29,7 @@ import numpy as np
 from scipy import sparse
 
 from mlrh._indicators import UNKNOWN
+from mlrh._parallel import map_blocks
 from mlrh.fitting.design import FeatureSums, PartOfDesign, SummedDesign
 
 
@@ -87,6 +89,14 @@ class Rows(ABC):
     @abstractmethod
     def for_space(self, space):
         """The same rows as an objective in another label space asks them."""
+
+    def own_models(self, space, coef, intercept, members, shares):
+        """Of each label the sums sum_i v_i z_i z_i' for z = (1, x) of its member columns, or None.
+
+        v is shares[0] times the curvatures of its scores plus shares[1] times the misfit. None where the rows, or
+        stand-ins for them, lie in `design.X`, from which a solver makes such models itself.
+        """
+        return None
 
     def loss_and_gradient(self, space, coef, intercept):
         """The loss of all rows, and its gradients in coef, intercept and the biases of the space."""
@@ -193,6 +203,21 @@ class RowsInMemory(Rows):
         sums, variances, misfit, bias_mean = self._with_curvatures(space, coef, intercept)
         weights = self.design.weights
         return *sums, weights @ variances.astype(np.float64), weights @ misfit.astype(np.float64), bias_mean
+
+    def own_sums(self, space, coef, intercept, members, ends, shares):
+        """`own_models` for `add_up`, in one array; members are those of all labels, which end at these places."""
+        _, variances, misfit, _ = self._with_curvatures(space, coef, intercept)
+        weights = self.design.weights[:, None] * (shares[0] * variances + shares[1] * misfit)
+        columns = np.split(members, ends[:-1])
+        sums: list[Any] = [None] * len(columns)
+
+        def work(labels):
+            for k in range(labels.start, labels.stop):
+                own = np.ascontiguousarray(weights[:, k], np.float64)
+                sums[k] = self.design.weighted_squares(columns[k], own).ravel()
+
+        map_blocks(work, len(columns), rows_per_block=1, n_jobs=self.design.n_jobs)
+        return (np.concatenate(sums),)
 
     def _with_curvatures(self, space, coef, intercept):
         """`expected_sums`, and what `with_curvatures` adds to it, not yet weighted."""
@@ -329,11 +354,25 @@ class SummedRows(Rows):
         shares = (np.broadcast_to(total / n_rows, (n_rows, len(total))) for total in (variances, misfit))
         return self._of_truth(space, coef, intercept, sums), (*shares, bias_mean)
 
+    def own_models(self, space, coef, intercept, members, shares):
+        """See `Rows`: one more pass. None where the sums take too much room: stand-ins must do."""
+        sizes = [(len(own) + 1) ** 2 for own in members]
+        if sum(sizes) > MAX_OWN_SUMS:
+            return None
+        ends = np.cumsum([len(own) for own in members])
+        place = (np.concatenate(members), ends, np.array(shares))
+        (sums,) = self.add_up("own_sums", space, coef, intercept, *place)
+        parts = np.split(sums, np.cumsum(sizes)[:-1])
+        return [part.reshape(len(own) + 1, -1) for part, own in zip(parts, members, strict=True)]
+
     def diagonal_curvatures(self, space, coef, intercept):
         return self.add_up("diagonal_curvatures", space, coef, intercept)
 
     def hessian(self, space, coef, intercept):
         return lambda *direction: self.add_up("hessian_product", space, coef, intercept, *direction)
+
+
+MAX_OWN_SUMS = 2**23  # numbers that make up the labels' own models with an L1 penalty: 64 MB
 
 
 def added(total, answer):

@@ -81,6 +81,44 @@ def descend(columns, members, weights, coef, gradient, intercept, penalties, lim
 
 
 @kernel
+def descend_by_sums(sums, coef, gradient, intercept, penalties, limits):
+    """`descend` where the rows are known by sums over them: the offset and the decrease; coef (n_members,) is moved.
+
+    sums (1 + n_members, 1 + n_members) is sum_i v_i z_i z_i' for z = (1, x), x being the members' columns only; so are
+    coef and gradient, which has the ridge's part.
+    """
+    n_members, mass = len(coef), sums[0, 0] + intercept[1]
+    inverse, moves = 1.0 / mass if mass > 0.0 else 0.0, np.zeros(n_members)
+    start = coef.copy()
+    offset, total, is_full = -intercept[0] * inverse, 0.5 * intercept[0] ** 2 * inverse, True
+    for _ in range(limits[0]):
+        gained = 0.0
+        for j in range(n_members):
+            if not is_full and coef[j] == 0.0:
+                continue
+            square, mean = sums[j + 1, j + 1], sums[0, j + 1]
+            curvature = max(square - mean**2 * inverse, 1e-12 * square) + penalties[1]
+            # The ridge pulls with the coefficient as it is now, not as it was at the start.
+            slope = gradient[j] + moves[j] + mean * offset + penalties[1] * (coef[j] - start[j])
+            moved, gain = _minimised(coef[j], slope, curvature, penalties[0])
+            if moved != coef[j]:
+                step = moved - coef[j]
+                for i in range(n_members):
+                    moves[i] += step * sums[j + 1, i + 1]
+                offset -= step * mean * inverse
+                coef[j] = moved
+                gained += gain
+        total += gained
+        if gained <= limits[1] * total:
+            if is_full:
+                break
+            is_full = True
+        else:
+            is_full = False
+    return offset, total
+
+
+@kernel
 def _minimised(coef, slope, curvature, l1):
     """The minimum over one coordinate, and by how much the model falls there: soft thresholding."""
     if curvature == 0.0:

@@ -19,7 +19,7 @@ from scipy import linalg
 
 from mlrh._parallel import BLOCK_OPERATIONS, map_blocks
 from mlrh.fitting.metric import MAX_FACTORED, check_squares, reciprocals
-from mlrh.fitting.solvers._coordinate_descent import columns_of, descend
+from mlrh.fitting.solvers._coordinate_descent import columns_of, descend, descend_by_sums
 from mlrh.fitting.solvers.base import best_of, iterate, newton_decrease, solver
 
 MAX_SWEEPS = 50  # over a label's working set in one iteration: bounds its price where coordinates depend on each other
@@ -154,25 +154,27 @@ class _Fit:
         # Features are stored without their shift: the offset takes up what centring them would change.
         objective, design = self.objective, self.objective.design
         variances, misfit, _ = state.curvatures
-        weights = np.ascontiguousarray((self.stretch * variances + self.caution * misfit).T, np.float64)
         d_coef, d_intercept, _ = objective.split(state.gradient)
         gradient = np.ascontiguousarray((d_coef + np.outer(design.shift, d_intercept)).T)
         slope = objective.split(state.slope)[0]
         ridge = float(objective.split(objective.ridges)[1][0]) if design.fit_intercept else np.inf
         offsets, decreases = np.zeros(len(coef)), np.zeros(len(coef))
+        members = [self._working_set(coef[k], slope[:, k]) for k in range(len(coef))]
+        models = objective.own_models(state.parameters, members, (self.stretch, self.caution))
+        weights = (self.stretch * variances + self.caution * misfit).T if models is None else ()
+        options = (float(objective.l1), float(objective.alpha)), (MAX_SWEEPS, SMALL_GAIN)
 
         def work(labels):
             for k in range(labels.start, labels.stop):
-                offsets[k], decreases[k] = descend(
-                    self.columns,
-                    self._working_set(coef[k], slope[:, k]),
-                    weights[k],
-                    coef[k],
-                    gradient[k],
-                    (float(d_intercept[k]), ridge),
-                    (float(objective.l1), float(objective.alpha)),
-                    (MAX_SWEEPS, SMALL_GAIN),
-                )
+                own, offset = members[k], (float(d_intercept[k]), ridge)
+                if models is None:
+                    weight = np.ascontiguousarray(weights[k], np.float64)
+                    found = descend(self.columns, own, weight, coef[k], gradient[k], offset, *options)
+                else:
+                    moved = coef[k, own]
+                    found = descend_by_sums(models[k], moved, gradient[k, own], offset, *options)
+                    coef[k, own] = moved
+                offsets[k], decreases[k] = found
 
         labels_per_block = max(1, BLOCK_OPERATIONS // max(1, len(self.columns[0])))
         map_blocks(work, len(coef), rows_per_block=labels_per_block, n_jobs=self.n_jobs)
