@@ -244,9 +244,7 @@ def test_partitions_that_do_not_belong_together_are_refused(client):
     clf = DaskMLRHClassifier(client=client)
     with pytest.raises(ValueError, match=r"same partitions; got 2 of X, 4 of y\."):
         clf.fit(X, Y.rechunk((25, 4)))
-    with pytest.raises(
-        ValueError, match=r"Partition [01]: X and y must have the same number of rows; got 50 and [46]0\."
-    ):
+    with pytest.raises(ValueError, match=r"Partition [01]: X and y .* same number of rows; got 50 and [46]0\."):
         clf.fit(X, Y.rechunk(((60, 40), 4)))
     with pytest.raises(ValueError, match="partitions 0 and 1 have 6 and 5"):
         clf.fit([dask.delayed((np.ones((3, n)), np.eye(3, dtype=int))) for n in (6, 5)])
