@@ -131,9 +131,9 @@ class MLRHAuto(_targets.SetClassifier):
     >>> from mlrh import MLRHAuto
     >>> from mlrh.data import load_digit_scenes
     >>> train, test = load_digit_scenes(200, part="train"), load_digit_scenes(50, part="test")
-    >>> auto = MLRHAuto(scores="linear", label_space="open", cv=3).fit(train.X, train.Y)
+    >>> auto = MLRHAuto(scores="linear", quality="fast", time_budget=None).fit(train.X, train.Y)
     >>> auto.leaderboard_[0]["model"]
-    'linear, C = 0.01, open'
+    'linear, C = 0.1, open'
     >>> auto.predict(test.X).shape
     (50, 10)
     """
