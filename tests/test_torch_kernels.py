@@ -26,7 +26,7 @@ from mlrh.torch._eager import checks, operators
 from mlrh.torch._triton import plan as plans
 from mlrh.torch._triton.forward import COUNTS, TAG, is_last, open_counter
 from mlrh.torch._triton.launch import Launch
-from mlrh.torch._triton.polynomials import combined, constant, scaled_label, times_label
+from mlrh.torch._triton.polynomials import combined, constant, scaled_label, times_label, times_lane
 
 MODEL_EXAMPLE = [[1e5, 500.0, 500.3, 499.0, -1e5]]
 REDUCTIONS = ("none", "sum", "mean")
@@ -171,10 +171,10 @@ WITH_PMF = [name for name, one in CASES.items() if name not in GROUPED and not n
 
 def compute(name, garbage=None):
     """Losses, sum, mean, gradient and size probabilities by the kernels; the scratch memory holds garbage first."""
-    one, ordinary, empty, n_launches = CASES[name], Launch.ordinary, plans.Shape.empty, []
+    one, ordinary, empty, launched = CASES[name], Launch.ordinary, plans.Shape.empty, []
 
     def counted(self, tensors, keep):
-        n_launches.append(self.kernel)
+        launched.append(tuple(None if tensor is None else tensor.dtype for tensor in tensors))
         return ordinary(self, tensors, keep)
 
     def filled(self, scores, reduction):
@@ -191,7 +191,8 @@ def compute(name, garbage=None):
     plan = plans.plan(*inputs, one["min_labels"])
     loss, saved = plan.forward(*inputs)
     found = {"none": loss, "gradient": plan.backward(*inputs[:2], saved, one["grad"].to(loss.dtype))}
-    found["launches"] = len(n_launches)
+    found["launches"] = len(launched)
+    found["expected types"] = launched == [plan.shape.forward_types(), plan.shape.gradient_types()]
     if name in FEW:
         found |= {reduction: plan.forward(*inputs, reduction)[0] for reduction in ("sum", "mean")}
         found |= {"group": plan.shape.group_tile(), "n_groups": plan.shape.n_groups}
@@ -236,7 +237,8 @@ def multiply_others(scores, others_of, whole_of, MAX_LABELS: tl.constexpr, ROWS:
     place = tl.arange(0, ROWS)[:, None] * LANES + lane
     off, on = scaled_label(tl.load(scores + place))
     one = constant(off * 0 + 1, MAX_LABELS)
-    others, whole = combined(times_label(one, off, on, MAX_LABELS), MAX_LABELS)
+    others, window = combined(times_label(one, off, on, MAX_LABELS), MAX_LABELS)
+    whole = times_lane(one, window, lane * 0 + tl.zeros((ROWS, LANES), tl.int32), MAX_LABELS)
     for j in tl.static_range(MAX_LABELS + 1):
         tl.store(others_of + place * (MAX_LABELS + 1) + j, others[j])
         tl.store(whole_of + place * (MAX_LABELS + 1) + j, whole[j])
@@ -491,6 +493,11 @@ def test_the_last_group_adds_up_the_losses_of_all(results, name):
 @every(CASES)
 def test_a_forward_pass_is_one_launch_and_a_backward_pass_another(results, name):
     assert results[name]["launches"] == 2
+
+
+@every(CASES)
+def test_kernels_are_launched_with_the_types_that_they_are_compiled_for(results, name):
+    assert results[name]["expected types"]
 
 
 def test_the_cases_have_several_groups_programs_in_a_group_and_tiles_in_a_program(results):

@@ -116,6 +116,45 @@ class MLRHLoss(torch.nn.Module):
         sizes = {"max_labels": self.max_labels, "min_labels": self.min_labels, "size_bias": self.size_bias}
         return mlrh_loss(logits, targets, **sizes, **options)
 
+    def warm_up(self, n_labels, dtype=torch.float32, *, device="cuda", targets=None, n_rows=256):
+        """Compile the GPU kernels of a training step ahead, some seconds the first time on a machine; nothing runs.
+
+        Without a GPU, or where this loss has no kernels (`label_space`, large sets), nothing is to be compiled.
+
+        Parameters
+        ----------
+        n_labels : int
+            Columns of the logits.
+        dtype : torch.dtype, default=torch.float32
+            Type of the logits.
+        device : torch.device or str, default="cuda"
+        targets : torch.dtype, optional
+            Type of the targets: by default that of the logits if dense, int64 if label indices.
+        n_rows : int, default=256
+            Rows of a batch. All batches up to some thousand rows have the same kernels, larger ones others.
+        """
+        is_dense, device = self.padding_index is None, torch.device(device)
+        types = {"logits": dtype, "targets": targets or (dtype if is_dense else torch.int64)}
+        for name, given in types.items():
+            if not isinstance(given, torch.dtype):
+                raise ValueError(f"The type of {name} must be a torch.dtype such as torch.float32; got {given!r}.")
+        if self.label_space is not None or device.type != "cuda":
+            return
+        check_sizes(self.min_labels, self.max_labels, n_labels)
+        shapes = {"logits": (n_rows, n_labels), "targets": (n_rows, n_labels if is_dense else self.max_labels)}
+        logits, sets = (torch.empty(shapes[name], dtype=types[name], device="meta") for name in shapes)
+        at_once = self.size_bias is None and self.weight is None and not self.validate
+        operators.warm_up(
+            logits,
+            sets,
+            operators.log_weights(logits, self.min_labels, self.max_labels, None),
+            min_labels=self.min_labels,
+            are_indices=not is_dense,
+            partial=is_dense and self.unobserved is not False and sets.is_floating_point(),
+            reduction=self.reduction if at_once else "none",
+            device=device,
+        )
+
     def distribution(self, logits):
         """LabelSetDistribution of logits (B, K): the model that this loss trains, with its sizes and its size_bias."""
         if self.label_space is not None:

@@ -242,6 +242,12 @@ def plan_of(scores, targets, log_weights, options):
     return _plans().plan(scores, targets, *sizes, options.are_indices, options.partial)
 
 
+def warm_up(scores, targets, log_weights, options, reduction, device):
+    """Compile the kernels of a training step for tensors like these, if kernels serve them."""
+    if _triton.HAS_TRITON and _triton.fit(scores, log_weights):
+        plan_of(scores, targets, log_weights, options).compile(device, reduction)
+
+
 @cache
 def _plans():
     from mlrh.torch._triton import plan  # needs Triton

@@ -71,6 +71,12 @@ def log_loss(
     return reduced(losses, reduction) if losses.dim() else losses
 
 
+def warm_up(scores, targets, log_weights, *, min_labels, are_indices, partial, reduction, device):
+    """Compile what `log_loss` would launch on a GPU for tensors like these, which may be without numbers."""
+    options = Options(min_labels, are_indices, False, partial, True)
+    dispatch.warm_up(scores, targets, log_weights, options, reduction, device)
+
+
 def marginals(scores, log_weights, *, min_labels, biased=True):
     """P(y_k = 1), (n_rows, n_labels), in the type of the scores."""
     saved, options = _saved(scores, log_weights, min_labels, biased)

@@ -16,13 +16,14 @@ WITHOUT = tl.constexpr(1 << 16)  # above all words of 16 labels
 
 @triton.jit(noinline=True)
 def moments(
-    scores, targets, scratch, counts, labels_of, first_row, chunk, origin, n_rows, n_labels, n_chunks, stride, n_groups,
-    min_labels, log_bound, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr, ROWS: tl.constexpr,
-    LABELS: tl.constexpr, DENSE: tl.constexpr, PARTIAL: tl.constexpr, FULL: tl.constexpr,
+    scores, targets, scratch, counts, labels_of, first_row, chunk, part, origin, n_rows, n_labels, n_chunks, stride,
+    start, min_labels, log_bound, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr,
+    ROWS: tl.constexpr, LABELS: tl.constexpr, DENSE: tl.constexpr, PARTIAL: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     """Write tilts, sums and lists of one chunk of `stride` labels in ROWS rows, which is read once into registers.
 
-    If PARTIAL, NaN in dense targets are labels that are not known; then a chunk with such labels is read once more.
+    Returns whether the chunk is to be read once more, for part 1: if PARTIAL, NaN in dense targets are labels that are
+    not known, and part 1 is of those alone. The part is no constant, so that both are one piece of code.
     """
     _, target_counts, target_labels = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)
     rows, labels = first_row + tl.arange(0, ROWS), tl.arange(0, LABELS)
@@ -39,36 +40,37 @@ def moments(
     read = tl.load(scores + offsets, mask=inside, other=nothing, eviction_policy="evict_last")
     if DENSE:
         given = tl.load(targets + offsets, mask=inside, other=nothing, eviction_policy="evict_first")
-        count, unknown = _list_targets(
-            given, cells, known, target_counts, target_labels, MAX_LABELS, LIKELY, ROWS, LABELS, PARTIAL
-        )
     tile = read.to(scratch.dtype.element_ty)
     if not FULL:
         tile = tl.where(there[None, :], tile, float("-inf"))
-    n_there = tl.minimum(stride, n_labels - chunk * stride)
-    row_scores = scores + starts
-    _store_moments(
-        tile, n_there, origin, min_labels, MAX_LABELS, row_scores, cells, known, log_bound, scratch, 0, n_rows,
-        n_chunks, n_groups, MAX_LABELS, HEAVY, LIKELY, ROWS, LABELS,
-    )  # fmt: skip
-    if PARTIAL:  # noqa: SIM102, a constant: otherwise what follows is not compiled
-        if unknown:
-            free = computable(tl.load(targets + offsets, mask=inside, other=nothing))
+    n_there = rows * 0 + tl.minimum(stride, n_labels - chunk * stride)
+    lowest, highest = rows * 0 + min_labels, rows.to(tl.float32) * 0 + MAX_LABELS
+    unknown = part * 0
+    if DENSE:
+        if part == 0:
+            unknown = _list_targets(
+                given, cells, known, target_counts, target_labels, MAX_LABELS, LIKELY, ROWS, LABELS, PARTIAL
+            )
+        elif PARTIAL:
+            tl.debug_barrier()  # counts of part 0 are read by other threads than wrote them
+            free = computable(given)
             free = free != free
-            again = tl.load(scores + offsets, mask=inside, other=nothing).to(scratch.dtype.element_ty)
-            n_free = tl.sum(free.to(tl.int32), axis=1)
-            again = tl.where(free, again, tl.where(n_free == 0, 0.0, float("-inf"))[:, None])
+            n_there = tl.sum(free.to(tl.int32), axis=1)
+            tile = tl.where(free, tile, tl.where(n_there == 0, 0.0, float("-inf"))[:, None])
+            count = tl.load(target_counts + cells, mask=known, other=0).to(tl.int32) % UNKNOWN
+            lowest = tl.maximum(min_labels - count, 0)
             highest = tl.maximum((MAX_LABELS - count).to(tl.float32), NO_LABEL)
-            _store_moments(
-                again, n_free, origin, tl.maximum(min_labels - count, 0), highest, row_scores, cells, known,
-                log_bound, scratch, 1, n_rows, n_chunks, n_groups, MAX_LABELS, HEAVY, LIKELY, ROWS, LABELS,
-            )  # fmt: skip
+    _store_moments(
+        tile, n_there, origin, lowest, highest, scores + starts, cells, known, log_bound, scratch, part, n_rows,
+        n_chunks, start, MAX_LABELS, HEAVY, LIKELY, ROWS, LABELS,
+    )  # fmt: skip
+    return unknown
 
 
 @triton.jit
 def _store_moments(
     tile, n_there, origin, lowest, highest, row_scores, cells, known, log_bound, scratch, part, n_rows, n_chunks,
-    n_groups, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr, ROWS: tl.constexpr,
+    start, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr, ROWS: tl.constexpr,
     LABELS: tl.constexpr,
 ):  # fmt: skip
     """Write tilts, power sums and heavy labels of n_there labels, of which `lowest` to `highest` are wanted.
@@ -77,7 +79,7 @@ def _store_moments(
     small sets; for others the registers that it takes cost more.
     """
     tilts, sums, heavy_counts, heavy_scores, heavy_labels, _ = in_scratch(
-        scratch, part, n_rows, n_chunks, n_groups, MAX_LABELS, HEAVY, LIKELY
+        scratch, part, n_rows, n_chunks, start, MAX_LABELS, HEAVY, LIKELY
     )
     sums += cells * MAX_LABELS
     top = tl.max(tile, axis=1)
@@ -91,14 +93,16 @@ def _store_moments(
     if MAX_LABELS > 8:
         all_light = 0
     if all_light > 0:
-        _store_sums(odds, exp(top + tilt), sums, known, MAX_LABELS)
+        unit = exp(top + tilt)
     else:
+        unit = top * 0 + 1
         tilt = chunk_tilt(tile, log_sum, tilt, easy, tl.maximum(n_there, 1), origin, lowest, highest)
         if tl.max(top + tilt, axis=0) > log_bound:
             heavy = tile + tilt[:, None] > log_bound
             count = _list_heavy(heavy, row_scores, cells, known, heavy_scores, heavy_labels, HEAVY, ROWS, LABELS)
             tile = tl.where(heavy, float("-inf"), tile)
-        _store_sums(exp(tile + tilt[:, None]), tilt * 0 + 1, sums, known, MAX_LABELS)
+        odds = exp(tile + tilt[:, None])
+    _store_sums(odds, unit, sums, known, MAX_LABELS)
     # A chunk of so few labels lists them all and leaves the tilt to the others.
     idle = none | (n_there == 0) | ((n_chunks > 1) & (n_there <= lowest))
     # A score of NaN or inf makes the sum of odds NaN; a tilt of NaN tells that to `_sum_over_sets`.
@@ -109,17 +113,18 @@ def _store_moments(
 
 @triton.jit
 def _store_sums(odds, unit, sums, known, MAX_LABELS: tl.constexpr):
-    """Write the sums of the first MAX_LABELS powers of unit * odds, each the product of powers of half the height."""
-    tl.store(sums, unit * tl.sum(odds, axis=1), mask=known)
-    half, scale = odds, unit
-    for i in tl.static_range(1, MAX_LABELS // 2 + 1):
+    """Write the sums of the first MAX_LABELS powers of unit * odds, each the product of powers of half the height.
+
+    Four sums at once, so that one needn't wait for the other; all in one piece would take long to compile for large
+    sets.
+    """
+    below, half, scale = odds * 0 + 1, odds, unit
+    for i in tl.range(1, (MAX_LABELS + 1) // 2 + 1, loop_unroll_factor=2):
+        tl.store(sums + (2 * i - 2), scale * tl.sum(half * below, axis=1), mask=known)
         scale = scale * unit
-        tl.store(sums + (2 * i - 1), scale * tl.sum(half * half, axis=1), mask=known)
-        if 2 * i < MAX_LABELS:
-            following = half * odds
-            scale = scale * unit
-            tl.store(sums + 2 * i, scale * tl.sum(half * following, axis=1), mask=known)
-            half = following
+        tl.store(sums + (2 * i - 1), scale * tl.sum(half * half, axis=1), mask=known & (2 * i <= MAX_LABELS))
+        scale = scale * unit
+        below, half = half, half * odds
 
 
 @triton.jit
@@ -127,7 +132,7 @@ def _list_targets(
     given, cells, known, target_counts, target_labels, MAX_LABELS: tl.constexpr, LIKELY: tl.constexpr,
     ROWS: tl.constexpr, LABELS: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
-    """Write the first MAX_LABELS labels of each row's set and their number; returns it (ROWS,), and if any is unknown.
+    """Write the first MAX_LABELS labels of each row's set and their number; returns 1 if any is unknown, else 0.
 
     The number stops at MAX_LABELS + 1, too many.
     """
@@ -139,12 +144,12 @@ def _list_targets(
         words = words % WITHOUT
         label = tl.min(tl.where(unknown, -1, _labels_of(words, LABELS)), axis=1)  # one search, which all warps wait for
         unknown = label < 0
-        any_unknown = tl.min(label, axis=0) < 0
-        if any_unknown:
+        any_unknown = (tl.min(label, axis=0) < 0).to(tl.int32)
+        if any_unknown > 0:
             label = _first_label(words, LABELS)
     else:
         words = _packed(given != 0, ROWS, LABELS)
-        label, any_unknown = _first_label(words, LABELS), False
+        label, any_unknown = _first_label(words, LABELS), 0
     count = label * 0
     slot = 0
     while (tl.min(label, axis=0) < LABELS) & (slot <= MAX_LABELS):
@@ -158,7 +163,7 @@ def _list_targets(
     if PARTIAL:
         written = tl.where(unknown, count + UNKNOWN, count)
     tl.store(target_counts + cells, written, mask=known)
-    return count, any_unknown
+    return any_unknown
 
 
 @triton.jit

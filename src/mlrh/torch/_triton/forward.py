@@ -22,10 +22,14 @@ COUNTS = tl.constexpr(1 << 24)  # a word counts in its last 24 bits
 TAG = tl.constexpr(0x5A3D96E1C7)  # 40 bits that memory which isn't a counter begins with only by chance
 
 
-@triton.jit
+# Numbers that say nothing of how memory is to be read: another batch size or min_labels is no other kernel.
+FREE = ["n_rows", "n_groups", "start", "group_step", "tile_step", "n_indices", "min_labels", "n_averaged"]
+
+
+@triton.jit(do_not_specialize=FREE)
 def forward(
     scores, targets, log_weights, scratch, loss, total_loss, numbers, values, pmf, counts, labels_of, n_rows, n_labels,
-    n_chunks, stride, n_groups, group_step, tile_step, n_indices, min_labels, log_bound, n_averaged,
+    n_chunks, stride, n_groups, start, group_step, tile_step, n_indices, min_labels, log_bound, n_averaged,
     MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr, TILE_ROWS: tl.constexpr, LABELS: tl.constexpr,
     TILES: tl.constexpr, ARRIVALS: tl.constexpr, GROUP_ROWS: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr,
     LANES: tl.constexpr, DENSE: tl.constexpr, PARTIAL: tl.constexpr, INDICES: tl.constexpr, FULL: tl.constexpr,
@@ -45,11 +49,14 @@ def forward(
     origin = slope(log_weights, min_labels, MAX_LABELS)
     for i in range(TILES):
         tile = group * group_step + (part // n_chunks * TILES + i) * tile_step
-        moments(
-            scores, targets, scratch, counts, labels_of, tile * TILE_ROWS, part % n_chunks, origin, n_rows, n_labels,
-            n_chunks, stride, n_groups, min_labels, log_bound, MAX_LABELS, HEAVY, LIKELY, TILE_ROWS, LABELS, DENSE,
-            PARTIAL, FULL,
-        )  # fmt: skip
+        again = 1
+        for reading in range(2 if PARTIAL else 1):
+            if again > 0:
+                again = moments(
+                    scores, targets, scratch, counts, labels_of, tile * TILE_ROWS, part % n_chunks, reading, origin,
+                    n_rows, n_labels, n_chunks, stride, start, min_labels, log_bound, MAX_LABELS, HEAVY, LIKELY,
+                    TILE_ROWS, LABELS, DENSE, PARTIAL, FULL,
+                )  # fmt: skip
     ends = True
     if ARRIVALS > 1:
         ends = is_last(in_counters(scratch) + 1 + group, ARRIVALS)
@@ -58,17 +65,11 @@ def forward(
     if ends:
         total = tl.zeros((), tl.float64)
         for first in range(0, GROUP_ROWS, ROWS):
-            row = first + tl.arange(0, ROWS)
-            row = (group * group_step + row // TILE_ROWS * tile_step) * TILE_ROWS + row % TILE_ROWS
-            value, rows, stored = finish(
-                scores, targets, log_weights, scratch, numbers, values, pmf, counts, labels_of, row, n_rows, n_labels,
-                n_chunks, stride, n_groups, n_indices, min_labels, log_bound, MAX_LABELS, HEAVY, LIKELY, ROWS, S, LANES,
-                DENSE, PARTIAL, INDICES,
+            total += finish(
+                scores, targets, log_weights, scratch, loss, numbers, values, pmf, counts, labels_of, first, n_rows,
+                n_labels, n_chunks, stride, n_groups, start, group_step, tile_step, n_indices, min_labels, log_bound,
+                MAX_LABELS, HEAVY, LIKELY, TILE_ROWS, ARRIVALS, ROWS, S, LANES, DENSE, PARTIAL, INDICES, REDUCED,
             )  # fmt: skip
-            if REDUCED:
-                total += tl.sum(tl.sum(tl.where(stored, value, 0.0), axis=1), axis=0)
-            else:
-                tl.store(loss + rows, value, mask=stored)
         if REDUCED:
             tl.store(loss + group, total)
             if is_last(in_counters(scratch), n_groups):

@@ -7,7 +7,7 @@ from mlrh.torch._triton.layout import computable, in_likely, in_numbers, in_targ
 from mlrh.torch._triton.tilt import exp
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows", "n_indices", "n_averaged"])
 def gradient(
     scores, targets, grad, numbers, values, counts, labels_of, result, n_rows, n_labels, n_chunks, stride, n_blocks,
     n_indices, grad_stride, n_averaged, MAX_LABELS: tl.constexpr, LIKELY: tl.constexpr, LIKELY_LANES: tl.constexpr,
@@ -99,7 +99,8 @@ def _marginal(z, coefficients, rows, known, MAX_LABELS: tl.constexpr):
     """Marginals of labels with z = log x <= 0, by Horner's rule; rows of coefficients go with the first axis of z."""
     odds = exp(tl.minimum(z, 0.0))
     value = tl.load(coefficients + rows * MAX_LABELS + (MAX_LABELS - 1), mask=known, other=0)[:, None] + odds * 0
-    for i in tl.static_range(1, MAX_LABELS):
+    # Three steps at once: all of M=4, and for large sets what a step has to wait for without much to compile.
+    for i in tl.range(1, MAX_LABELS, loop_unroll_factor=3):
         following = tl.load(coefficients + rows * MAX_LABELS + (MAX_LABELS - 1 - i), mask=known, other=0)
         value = following[:, None] - odds * value
     return odds * value

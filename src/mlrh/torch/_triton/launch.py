@@ -23,6 +23,10 @@ class Launch:
         if keep and compiled is not None:  # it is None in Triton's interpreter
             self.kept = compiled[self.grid]
 
+    def compile(self, types):
+        """Compile for aligned tensors of these types (or None) on the current device, and launch nothing."""
+        self.kernel.warmup(*types, *self.numbers, grid=self.grid, **self.options)
+
     def by_address(self, addresses):
         """Launch on the current stream of the current device, by addresses of aligned tensors of the same types."""
         self.kept(*addresses, *self.numbers)

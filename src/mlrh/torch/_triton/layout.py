@@ -8,7 +8,6 @@ import triton
 import triton.language as tl
 
 UNKNOWN = tl.constexpr(64)  # added to the number of target labels of a chunk in which labels are unknown
-COUNTER = tl.constexpr(2)  # numbers of at least 4 bytes that hold a counter
 
 
 @triton.jit
@@ -18,12 +17,19 @@ def in_counters(scratch):
 
 
 @triton.jit
+def in_totals(scratch, kind, n_rows, n_groups):
+    """Where totals of rows begin, float64: 0 scores of the target sets, 1 and 2 log-partitions of parts 0 and 1."""
+    words = scratch.to(tl.pointer_type(tl.float64), bitcast=True)
+    return words + 1 + n_groups + kind * _long(n_rows)
+
+
+@triton.jit
 def in_scratch(
-    scratch, part, n_rows, n_chunks, n_groups, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr
+    scratch, part, n_rows, n_chunks, start, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr
 ):
-    """Where tilts, sums, heavy_counts, heavy_scores, heavy_labels and likely_marginals begin."""
+    """Where tilts, sums, heavy_counts, heavy_scores, heavy_labels and likely_marginals begin, `start` numbers on."""
     n_cells = _long(n_rows) * n_chunks
-    tilts = scratch + COUNTER * (1 + n_groups) + part * n_cells * (2 + MAX_LABELS + 2 * HEAVY + LIKELY)
+    tilts = scratch + start + part * n_cells * (2 + MAX_LABELS + 2 * HEAVY + LIKELY)
     sums = tilts + n_cells
     heavy_counts = sums + n_cells * MAX_LABELS
     heavy_scores = heavy_counts + n_cells

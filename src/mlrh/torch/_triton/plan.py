@@ -13,8 +13,8 @@ passes stays one tensor of bytes, with these parts, M being max_labels and label
     labels      likely_labels (B, C, LIKELY), target_labels (B, C, M) of dense targets
 
 and during the forward pass one more, scratch, with counters of the groups that are finished and of the programs that
-have ended in each group, tilts (B, C), sums (B, C, M), heavy_counts (B, C), heavy_scores and heavy_labels (B, C,
-HEAVY), and likely_marginals (B, C, LIKELY).
+have ended in each group, totals (2, B) in float64 (scores of the target sets, log-partitions), tilts (B, C), sums (B,
+C, M), heavy_counts (B, C), heavy_scores and heavy_labels (B, C, HEAVY), and likely_marginals (B, C, LIKELY).
 
 Dense targets of floating point may be NaN, for labels that are not known. Then there are two of all but the counters
 and the parts on targets: the second are of the sets that agree with the targets, by the scores of the free labels,
@@ -24,6 +24,8 @@ Needs Triton: import it only where that is there.
 """
 
 import math
+import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import accumulate
 
 import torch
@@ -33,12 +35,13 @@ from mlrh.torch._triton import COMPUTED_IN
 from mlrh.torch._triton.forward import forward
 from mlrh.torch._triton.gradient import gradient
 from mlrh.torch._triton.launch import ALIGNMENT, Launch, addresses_of
-from mlrh.torch._triton.layout import COUNTER
 
 REDUCTIONS = ("none", "sum", "mean")
+WORD = 8  # bytes of a counter or a total
 CHUNK = 4096  # labels in the registers of one program
 PROGRAMS = 2048  # as many as keep the GPU busy; with more tiles a program reads several
 LARGEST_BIAS = 4.0  # nats between size_bias and a line, above which one tilt no longer serves all sizes in float32
+PATIENCE = 1.0  # seconds of compiling before a line says so
 MOST_PLANS = 256  # so that batches of ever new shapes don't fill the memory of the host
 
 
@@ -85,6 +88,26 @@ class Plan:
         self.shape = shape
         self.loss = {kind: Launch(forward, *shape.forward_options(min_labels, kind)) for kind in REDUCTIONS}
         self.gradient = {kind: Launch(gradient, *shape.gradient_options(kind)) for kind in REDUCTIONS}
+        self.compiled: set[str] = set()  # reductions
+
+    def compile(self, device, reduction="none"):
+        """Compile both kernels at the same time, unless that is done; launches nothing.
+
+        Most of the compiler runs outside of Python, so that two threads take no longer than the slower one.
+        """
+        if reduction in self.compiled:
+            return
+        kernels = {
+            self.loss[reduction]: self.shape.forward_types(),
+            self.gradient[reduction]: self.shape.gradient_types(),
+        }
+        with ThreadPoolExecutor(len(kernels)) as threads:
+            jobs = [threads.submit(_compile_on, device, launch, types) for launch, types in kernels.items()]
+            if wait(jobs, timeout=PATIENCE).not_done:
+                _tell_once()
+            for job in jobs:
+                job.result()
+        self.compiled.add(reduction)
 
     def forward(self, scores, targets, log_weights, reduction="none"):
         """Losses (B,) or what they are reduced to, and a tensor of bytes that `backward` needs.
@@ -104,6 +127,8 @@ class Plan:
             pmf, numbers, values, counts, labels = shape.places(saved.data_ptr())
             launch.by_address((*addresses, *own, numbers, values, pmf, counts, labels))
         else:
+            if scores.is_cuda:
+                self.compile(scores.device, reduction)
             own = shape.losses(scratch, loss, reduction)
             pmf, numbers, values, counts, labels = shape.parts(saved)
             launch.ordinary((*given, *own, numbers, values, pmf, counts, labels), aligned)
@@ -132,6 +157,22 @@ class Plan:
 
 
 _PLANS: dict[tuple, Plan] = {}
+_TOLD: list[str] = []  # lines that were written
+
+
+def _compile_on(device, launch, types):
+    with torch.cuda.device(device):  # each thread has its own
+        launch.compile(types)
+
+
+def _tell_once():
+    """Say on stderr why nothing seems to happen, the first time in a process."""
+    if not _TOLD:
+        _TOLD.append(
+            "[MLRHLoss] compiling GPU kernels, some seconds the first time on a machine; "
+            "MLRHLoss.warm_up(n_labels, dtype) does it ahead."
+        )
+        print(_TOLD[0], file=sys.stderr, flush=True)
 
 
 def _is_elsewhere(scores):
@@ -147,6 +188,8 @@ class Shape:
         self.dtype, self.itemsize, self.computed_in = scores.dtype, scores.dtype.itemsize, COMPUTED_IN[scores.dtype]
         if indices is None:
             indices = targets is not None and targets.shape != scores.shape and not targets.is_floating_point()
+        self.given_types = scores.dtype, None if targets is None else targets.dtype
+        self.size_type = log_weights.dtype
         self.dense, self.listed = targets is not None and not indices, targets is not None and indices
         self.partial = self.dense and partial and targets.is_floating_point()
         self.n_indices = targets.shape[1] if self.listed else 0
@@ -163,7 +206,9 @@ class Shape:
         self.n_groups = triton.cdiv(self.n_rows, self.group_rows)
         cells = self.n_rows * self.n_chunks
         per_cell = 2 + self.max_labels + 2 * self.n_heavy + self.n_likely
-        n_scratch = COUNTER.value * (1 + self.n_groups) + (1 + self.partial) * cells * per_cell
+        n_words = 1 + self.n_groups + (2 + self.partial) * self.n_rows  # counters and totals of rows
+        self.start = n_words * WORD // self.computed_in.itemsize
+        n_scratch = self.start + (1 + self.partial) * cells * per_cell
         self.scratch_size = 4 * triton.cdiv(n_scratch, 4)  # ends at an alignment
         self._lay_out(cells)
 
@@ -214,12 +259,23 @@ class Shape:
         group_rows, at_once, chunk_lanes, lanes, tiles = self.group_tile()
         arrivals = group_rows // tile_rows * self.n_chunks // tiles
         numbers = (
-            self.n_rows, self.n_labels, self.n_chunks, self.stride, self.n_groups, *self.steps(), self.n_indices,
-            min_labels, math.log(self.bound), self._n_averaged(reduction), self.max_labels, self.n_heavy, self.n_likely,
-            tile_rows, labels, tiles, arrivals, group_rows, at_once, chunk_lanes, lanes, self.dense,
-            self.partial, self.listed, self.n_labels == self.n_chunks * labels, reduction != "none",
+            self.n_rows, self.n_labels, self.n_chunks, self.stride, self.n_groups, self.start, *self.steps(),
+            self.n_indices, min_labels, math.log(self.bound), self._n_averaged(reduction), self.max_labels,
+            self.n_heavy, self.n_likely, tile_rows, labels, tiles, arrivals, group_rows, at_once, chunk_lanes, lanes,
+            self.dense, self.partial, self.listed, self.n_labels == self.n_chunks * labels, reduction != "none",
         )  # fmt: skip
-        return self.n_groups * arrivals, numbers, {"num_warps": warps, "maxnreg": self.registers(warps)}
+        # Loops have no products of matrices to prepare for; one stage spares the compiler the search.
+        options = {"num_warps": warps, "maxnreg": self.registers(warps), "num_stages": 1}
+        return self.n_groups * arrivals, numbers, options
+
+    def forward_types(self):
+        """Types of the tensors that `forward` takes."""
+        pmf, numbers, values, counts, labels = self.part_types
+        return (*self.given_types, self.size_type, *[self.computed_in] * 3, numbers, values, pmf, counts, labels)
+
+    def gradient_types(self):
+        """Types of the tensors that `gradient` takes."""
+        return (*self.given_types, self.computed_in, *self.part_types[1:], self.dtype)
 
     def steps(self):
         """Tiles from one group to the next, and from one tile of a group to the next of the same chunk.
@@ -251,7 +307,7 @@ class Shape:
             triton.next_power_of_2(self.n_likely), self.target_lanes, rows, labels, self.dense, self.partial,
             self.listed,
         )  # fmt: skip
-        return triton.cdiv(self.n_rows, rows) * self.n_chunks * n_blocks, numbers, {"num_warps": warps}
+        return triton.cdiv(self.n_rows, rows) * self.n_chunks * n_blocks, numbers, {"num_warps": warps, "num_stages": 1}
 
     def _n_averaged(self, reduction):
         return self.n_rows if reduction == "mean" else 1

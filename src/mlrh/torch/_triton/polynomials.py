@@ -24,28 +24,61 @@ def constant(number, MAX_LABELS: tl.constexpr):
 
 @triton.jit
 def newton(powers, MAX_LABELS: tl.constexpr):
-    """Elementary symmetric polynomials e_j of the light odds from power sums: j e_j = sum_i (-1)^(i-1) e_{j-i} p_i."""
-    result = (powers[0] * 0 + 1,)
-    for j in tl.static_range(1, MAX_LABELS + 1):
-        value = result[j - 1] * powers[0]
-        for i in tl.static_range(2, j + 1):
-            if i % 2 == 1:
-                value += result[j - i] * powers[i - 1]
-            else:
-                value -= result[j - i] * powers[i - 1]
-        result += (tl.maximum(value, 0.0) * (1.0 / j),)
+    """Elementary symmetric polynomials e_j of the light odds from power sums: j e_j = sum_i (-1)^(i-1) e_{j-i} p_i.
+
+    Takes (-1)^(i-1) p_i. Once e_j is known, its part in all later sums is added; `pending` begins with the next one.
+    """
+    result, pending = reversed_(constant(powers[0] * 0 + 1, MAX_LABELS), MAX_LABELS + 1), powers
+    for j in range(MAX_LABELS):
+        value = tl.maximum(pending[0], 0.0) / (j + 1)
+        following = ()
+        for i in tl.static_range(MAX_LABELS - 1):
+            following += (pending[i + 1] + value * powers[i],)
+        following += (value * powers[MAX_LABELS - 1],)
+        pending = following
+        result = shifted(result, value, MAX_LABELS + 1)
     return result
 
 
 @triton.jit
-def product(one, other, MAX_LABELS: tl.constexpr):
-    """Product of two polynomials, up to degree MAX_LABELS."""
+def shifted(entries, last, N: tl.constexpr):
+    """The N entries without the first, and a last one.
+
+    In a loop, that is how a number that the loop counts gets to or from entries that Triton has by constants alone.
+    """
     result = ()
-    for j in tl.static_range(MAX_LABELS + 1):
-        value = one[0] * other[j]
-        for i in tl.static_range(1, j + 1):
-            value += one[i] * other[j - i]
-        result += (value,)
+    for i in tl.static_range(1, N):
+        result += (entries[i],)
+    result += (last,)
+    return result
+
+
+@triton.jit
+def reversed_(entries, N: tl.constexpr):
+    """The N entries, last one first."""
+    result = ()
+    for i in tl.static_range(N):
+        result += (entries[N - 1 - i],)
+    return result
+
+
+@triton.jit
+def horner(result, number, polynomial, MAX_LABELS: tl.constexpr):
+    """z result + number polynomial: a step of the product with a polynomial whose entries come last one first."""
+    following = (number * polynomial[0],)
+    for j in tl.static_range(1, MAX_LABELS + 1):
+        following += (number * polynomial[j] + result[j - 1],)
+    return following
+
+
+@triton.jit
+def times_lane(polynomial, lanes, source, MAX_LABELS: tl.constexpr):
+    """Product with the polynomial that `lanes` has in the lanes `source`, up to degree MAX_LABELS."""
+    result = constant(polynomial[0] * 0, MAX_LABELS)
+    lanes = reversed_(lanes, MAX_LABELS + 1)
+    for _ in range(MAX_LABELS + 1):
+        result = horner(result, tl.gather(lanes[0], source, axis=1), polynomial, MAX_LABELS)
+        lanes = shifted(lanes, lanes[0], MAX_LABELS + 1)
     return result
 
 
@@ -70,31 +103,19 @@ def combined(lanes, MAX_LABELS: tl.constexpr):
     """Products over all other lanes for each lane, and over all lanes of a row; no difference is taken.
 
     A scan around the ring of lanes: windows of 1, 2, 4, ... lanes are doubled, and those that begin 1, 2, 4, ... lanes
-    further on make up all lanes but the own one. All of it takes log2(LANES) steps.
+    further on make up all lanes but the own one. All of it takes log2(LANES) steps. The product over all lanes is that
+    of lane 0: rounding differs between lanes.
     """
     LANES: tl.constexpr = lanes[0].shape[1]
+    lane = tl.arange(0, LANES)[None, :] + tl.zeros(lanes[0].shape, tl.int32)
     window, others = lanes, constant(lanes[0] * 0 + 1, MAX_LABELS)
     width = 1
     while width < LANES:
-        ahead = _ahead(window, width, MAX_LABELS)
-        others, window = product(others, ahead, MAX_LABELS), product(window, ahead, MAX_LABELS)
+        ahead = (lane + width) % LANES  # around the ring
+        others = times_lane(others, window, ahead, MAX_LABELS)
+        window = times_lane(window, window, ahead, MAX_LABELS)
         width *= 2
-    first = tl.arange(0, LANES)[None, :] == 0
-    whole = ()
-    for j in tl.static_range(MAX_LABELS + 1):  # rounding differs between lanes
-        whole += (over_lanes(tl.where(first, window[j], 0.0)),)
-    return others, whole
-
-
-@triton.jit
-def _ahead(lanes, width, MAX_LABELS: tl.constexpr):
-    """What lies `width` lanes further on, around the ring."""
-    LANES: tl.constexpr = lanes[0].shape[1]
-    source = ((tl.arange(0, LANES) + width) % LANES)[None, :] + tl.zeros(lanes[0].shape, tl.int32)
-    result = ()
-    for j in tl.static_range(MAX_LABELS + 1):
-        result += (tl.gather(lanes[j], source, axis=1),)
-    return result
+    return others, window
 
 
 @triton.jit
@@ -104,23 +125,30 @@ def over_lanes(numbers):
 
 
 @triton.jit
-def size_weights(polynomial, log_weights, tilt, fixed, MAX_LABELS: tl.constexpr):
-    """Weights exp(log_weights[j + fixed] - tilt j) times exp(-reference) and that reference, near the largest term.
+def heaviest_size(polynomial, log_weights, tilt, fixed, MAX_LABELS: tl.constexpr):
+    """Logarithm of the largest term of weights exp(log_weights[j + fixed] - tilt j) and polynomial, less at most log 2.
 
-    The largest term of weights and polynomial lies from 1 to 2. Zero and 0 where no size of the row has a term.
+    0 where no size of the row has a term.
     """
-    heaviest, log_weight = tilt * 0 - float("inf"), ()
-    for j in tl.static_range(MAX_LABELS + 1):
-        size = fixed + j
-        biases = tl.load(log_weights + size, mask=size <= MAX_LABELS, other=float("-inf")).to(tl.float64)
-        log_weight += (biases - tilt * j,)
-        log_term = log_weight[j] + _log_power_of_two(polynomial[j])
-        heaviest = tl.maximum(heaviest, tl.where(polynomial[j] > 0, log_term, float("-inf")))
-    heaviest = tl.where(heaviest > float("-inf"), heaviest, 0.0)
-    weights = ()
-    for j in tl.static_range(MAX_LABELS + 1):
-        weights += (tl.exp(tl.minimum(log_weight[j] - heaviest, 600.0)),)
-    return weights, heaviest
+    heaviest = tilt * 0 - float("inf")
+    for j in range(MAX_LABELS + 1):
+        log_term = _log_weight(log_weights, j, tilt, fixed, MAX_LABELS) + _log_power_of_two(polynomial[0])
+        heaviest = tl.maximum(heaviest, tl.where(polynomial[0] > 0, log_term, float("-inf")))
+        polynomial = shifted(polynomial, polynomial[0], MAX_LABELS + 1)
+    return tl.where(heaviest > float("-inf"), heaviest, 0.0)
+
+
+@triton.jit
+def size_weight(log_weights, j, tilt, fixed, heaviest, MAX_LABELS: tl.constexpr):
+    """Weight of the sets of j labels beside the fixed ones, times exp(-heaviest)."""
+    return tl.exp(tl.minimum(_log_weight(log_weights, j, tilt, fixed, MAX_LABELS) - heaviest, 600.0))
+
+
+@triton.jit
+def _log_weight(log_weights, j, tilt, fixed, MAX_LABELS: tl.constexpr):
+    size = fixed + j
+    biases = tl.load(log_weights + size, mask=size <= MAX_LABELS, other=float("-inf")).to(tl.float64)
+    return biases - tilt * j
 
 
 @triton.jit
@@ -131,21 +159,23 @@ def _log_power_of_two(number):
 
 
 @triton.jit
-def coefficients_of(polynomial, weights, MAX_LABELS: tl.constexpr):
-    """c_i = sum_j weights_j e_{j-1-i}, i < MAX_LABELS: the marginal of a label with odds x is x (c_0 - c_1 x + ...)."""
-    result = ()
-    for i in tl.static_range(MAX_LABELS):
-        value = weights[i + 1] * polynomial[0]
-        for j in tl.static_range(i + 2, MAX_LABELS + 1):
-            value += weights[j] * polynomial[j - 1 - i]
-        result += (value,)
+def coefficients_of(polynomial, log_weights, tilt, fixed, heaviest, MAX_LABELS: tl.constexpr):
+    """c_i = sum_j weight_j e_{j-1-i}, last one first, and sum_j weight_j e_j; with `size_weight` and e the polynomial.
+
+    The marginal of a label with odds x is x (c_0 - c_1 x + ...). Read from the end they are the product of e with the
+    weights from the end.
+    """
+    result = constant(tilt * 0, MAX_LABELS)
+    for j in range(MAX_LABELS + 1):
+        weight = size_weight(log_weights, j, tilt, fixed, heaviest, MAX_LABELS)
+        result = horner(result, weight, polynomial, MAX_LABELS)
     return result
 
 
 @triton.jit
-def weighted_sum(weights, polynomial, N: tl.constexpr):
-    """sum_j weights_j polynomial_j over the first N entries."""
-    value = weights[0] * polynomial[0]
-    for j in tl.static_range(1, N):
-        value += weights[j] * polynomial[j]
+def weighted_sum(coefficients, polynomial, MAX_LABELS: tl.constexpr):
+    """sum_i c_i polynomial_i for coefficients that come last one first."""
+    value = coefficients[MAX_LABELS - 1] * polynomial[0]
+    for j in tl.static_range(1, MAX_LABELS):
+        value += coefficients[MAX_LABELS - 1 - j] * polynomial[j]
     return value

@@ -16,17 +16,27 @@ polynomial for light labels would cancel.
 import triton
 import triton.language as tl
 
-from mlrh.torch._triton.layout import UNKNOWN, computable, in_likely, in_numbers, in_scratch, in_targets
+from mlrh.torch._triton.layout import (
+    UNKNOWN,
+    computable,
+    in_likely,
+    in_numbers,
+    in_scratch,
+    in_targets,
+    in_totals,
+)
 from mlrh.torch._triton.polynomials import (
     coefficients_of,
     combined,
     constant,
+    heaviest_size,
     newton,
     over_lanes,
-    product,
     scaled_label,
-    size_weights,
+    shifted,
+    size_weight,
     times_label,
+    times_lane,
     weighted_sum,
 )
 from mlrh.torch._triton.tilt import NO_LABEL, next_tilt, sigmoid, slope
@@ -34,83 +44,168 @@ from mlrh.torch._triton.tilt import NO_LABEL, next_tilt, sigmoid, slope
 
 @triton.jit
 def finish(
-    scores, targets, log_weights, scratch, numbers, values, pmf, counts, labels_of, rows, n_rows, n_labels,
-    n_chunks, stride, n_groups, n_indices, min_labels, log_bound, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr,
-    LIKELY: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr, LANES: tl.constexpr, DENSE: tl.constexpr,
-    PARTIAL: tl.constexpr, INDICES: tl.constexpr,
+    scores, targets, log_weights, scratch, loss, numbers, values, pmf, counts, labels_of, first, n_rows, n_labels,
+    n_chunks, stride, n_groups, start, group_step, tile_step, n_indices, min_labels, log_bound,
+    MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr, TILE_ROWS: tl.constexpr,
+    ARRIVALS: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr, LANES: tl.constexpr, DENSE: tl.constexpr,
+    PARTIAL: tl.constexpr, INDICES: tl.constexpr, REDUCED: tl.constexpr,
 ):  # fmt: skip
-    """Losses of rows (ROWS,) in float64, log-partitions without targets; writes what the backward pass needs of them.
+    """Sum of the losses of ROWS rows of this program's group from `first` on, in float64.
 
-    Also returns the rows and in which lane each is stored, all (ROWS, LANES).
+    Writes what the backward pass needs of them, and the losses unless REDUCED. Each step is a function of its own that
+    finds its numbers in memory: the time that Triton compiles grows with the cube of a function's length.
     """
-    lane = tl.arange(0, LANES)[None, :] + tl.zeros((ROWS, LANES), tl.int32)
-    rows = rows[:, None] + lane * 0
-    known = rows < n_rows
-    own_rows = tl.where(known, rows, 0).to(tl.int64)
-    chunk = lane // S
-    cells = tl.where(chunk < n_chunks, own_rows * n_chunks + chunk, -1)
-    sizes, target_counts, target_labels = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)
-    size, score = lane * 0, lane.to(tl.float64) * 0
-    is_read, n_parts = known, 1
-    if DENSE:
-        size, score, unknown_in = dense_target(
-            scores, targets, target_counts, target_labels, own_rows, cells, chunk, n_labels, stride, MAX_LABELS,
-            LIKELY if PARTIAL else MAX_LABELS, S,
-        )  # fmt: skip
-        if PARTIAL:
-            unknown = over_lanes(unknown_in.to(tl.int32)) > 0
-            is_read = known & (unknown | (size > MAX_LABELS))
-            n_parts = 1 + _largest(is_read.to(tl.int32))
-            if n_parts > 1:
-                empty = (cells >= 0) & (lane % S == 0) & (unknown_in == 0)
-                _clear(scratch, cells, empty, n_rows, n_chunks, n_groups, MAX_LABELS, HEAVY, LIKELY)
-    elif INDICES:
-        size, score = listed_target(scores, targets, own_rows, lane, n_labels, n_indices, LANES)
-    log_partition, of_free, n_listed = score * 0, score * 0, 0
-    for part in range(n_parts):
-        fixed, wanted = tl.where(part == 0, 0, size), tl.where(part == 0, known, is_read)
-        value, n_here = _sum_over_sets(
-            scratch, numbers, values, pmf, counts, labels_of, log_weights, part, fixed, own_rows, cells, lane, wanted,
-            n_rows, n_chunks, n_groups, min_labels, log_bound, MAX_LABELS, HEAVY, LIKELY, S, not (DENSE or INDICES),
-        )  # fmt: skip
-        log_partition, of_free = tl.where(part == 0, value, log_partition), value
-        n_listed = tl.maximum(n_listed, n_here)
-    if n_listed > 0:
-        tl.debug_barrier()  # lists are read by other threads than wrote them
-        store_values(
-            scores, targets, scratch, numbers, values, counts, labels_of, own_rows, cells, chunk, known, is_read,
-            n_parts, n_listed, n_rows, n_labels, n_chunks, stride, n_groups, n_indices, MAX_LABELS, HEAVY, LIKELY, S,
-            DENSE, PARTIAL, INDICES,
-        )  # fmt: skip
-    loss = log_partition
+    n_parts = 1
     if DENSE or INDICES:
-        log_weight = tl.load(log_weights + size, mask=size <= MAX_LABELS, other=float("-inf")).to(tl.float64)
-        if PARTIAL:
-            log_weight = tl.where(unknown, of_free, log_weight)
-        # Where no set is possible at all, the difference of two infinities would be NaN.
-        impossible = (loss == float("-inf")) & (score + log_weight == float("-inf"))
-        loss = tl.where(impossible, float("inf"), loss - score - log_weight)
-        if PARTIAL:
-            loss = tl.where(unknown & (loss < 0), 0.0, loss)  # rounding
-            size = tl.where(is_read, MAX_LABELS + 1, size)
-        tl.store(sizes + own_rows, size, mask=known & (lane == 0))
-    return loss, rows, known & (lane == 0)
+        n_parts = _read_targets(
+            scores, targets, log_weights, scratch, counts, labels_of, first, n_rows, n_labels, n_chunks, stride,
+            n_groups, start, group_step, tile_step, n_indices, MAX_LABELS, HEAVY, LIKELY, TILE_ROWS, ARRIVALS, ROWS, S,
+            LANES, DENSE, PARTIAL,
+        )  # fmt: skip
+    n_listed = 0
+    for part in range(n_parts):
+        n_here = _sum_over_sets(
+            scratch, numbers, values, pmf, counts, labels_of, log_weights, part, first, n_rows, n_chunks, n_groups,
+            start, group_step, tile_step, min_labels, log_bound, MAX_LABELS, HEAVY, LIKELY, TILE_ROWS, ARRIVALS, ROWS,
+            S, LANES, PARTIAL, not (DENSE or INDICES),
+        )  # fmt: skip
+        n_listed = tl.maximum(n_listed, n_here)
+    tl.debug_barrier()  # lists are read by other threads than wrote them
+    if n_listed > 0:
+        store_values(
+            scores, targets, scratch, numbers, values, counts, labels_of, first, n_parts, n_listed, n_rows, n_labels,
+            n_chunks, stride, start, group_step, tile_step, n_indices, MAX_LABELS, HEAVY, LIKELY, TILE_ROWS, ARRIVALS,
+            ROWS, S, LANES, DENSE, PARTIAL, INDICES,
+        )  # fmt: skip
+    return _sum_losses(
+        scratch, loss, counts, labels_of, first, n_rows, n_chunks, n_groups, group_step, tile_step, LIKELY, TILE_ROWS,
+        ARRIVALS, ROWS, S, LANES, DENSE or INDICES, PARTIAL, REDUCED,
+    )  # fmt: skip
 
 
 @triton.jit
-def _sum_over_sets(
-    scratch, numbers, values, pmf, counts, labels_of, log_weights, part, fixed, rows, cells, lane, wanted, n_rows,
-    n_chunks, n_groups, min_labels, log_bound, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr,
-    S: tl.constexpr, ALONE: tl.constexpr,
+def _rows_of_group(
+    first, n_rows, n_chunks, group_step, tile_step, TILE_ROWS: tl.constexpr, ARRIVALS: tl.constexpr, ROWS: tl.constexpr,
+    S: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Log-partitions and the largest number of likely labels in a chunk; writes tilts, coefficients and lists.
+    """Rows (0 for those beyond the last), whether they are there, their cells (-1 beyond the last chunk), and lanes."""
+    lane = tl.arange(0, LANES)[None, :] + tl.zeros((ROWS, LANES), tl.int32)
+    row, group = first + tl.arange(0, ROWS), tl.program_id(0) // ARRIVALS
+    row = (group * group_step + row // TILE_ROWS * tile_step) * TILE_ROWS + row % TILE_ROWS
+    rows = row[:, None] + lane * 0
+    known = rows < n_rows
+    rows = tl.where(known, rows, 0).to(tl.int64)
+    return rows, known, tl.where(lane // S < n_chunks, rows * n_chunks + lane // S, -1), lane
+
+
+@triton.jit
+def _known_in_chunks(target_counts, cells):
+    """Number of labels known to be present in each lane's chunk, and whether there are unknown ones."""
+    given = tl.load(target_counts + cells, mask=cells >= 0, other=0).to(tl.int32)
+    return given % UNKNOWN, given >= UNKNOWN
+
+
+@triton.jit
+def _known_in_rows(target_counts, cells, S: tl.constexpr):
+    """The same for rows."""
+    count, unknown = _known_in_chunks(target_counts, cells)
+    one_of_chunk = tl.arange(0, cells.shape[1])[None, :] % S == 0
+    return over_lanes(tl.where(one_of_chunk, count, 0)), over_lanes(unknown.to(tl.int32)) > 0
+
+
+@triton.jit(noinline=True)
+def _read_targets(
+    scores, targets, log_weights, scratch, counts, labels_of, first, n_rows, n_labels, n_chunks, stride, n_groups,
+    start, group_step, tile_step, n_indices, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr,
+    TILE_ROWS: tl.constexpr, ARRIVALS: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr, LANES: tl.constexpr,
+    DENSE: tl.constexpr, PARTIAL: tl.constexpr,
+):  # fmt: skip
+    """1, or 2 if a row has unknown labels or too many; writes sizes and scores of the target sets.
+
+    Where labels are unknown, chunks without such labels get lists of no free label. Lists of targets are read here, for
+    `list_likely` may write over them.
+    """
+    rows, known, cells, lane = _rows_of_group(
+        first, n_rows, n_chunks, group_step, tile_step, TILE_ROWS, ARRIVALS, ROWS, S, LANES
+    )
+    sizes, target_counts, target_labels = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)
+    if DENSE:
+        size, score = dense_target(
+            scores, targets, target_counts, target_labels, rows, cells, lane // S, n_labels, stride, MAX_LABELS,
+            LIKELY if PARTIAL else MAX_LABELS, S,
+        )  # fmt: skip
+    else:
+        size, score = listed_target(scores, targets, rows, lane, n_labels, n_indices, LANES)
+    log_weight = tl.load(log_weights + size, mask=size <= MAX_LABELS, other=float("-inf")).to(tl.float64)
+    n_parts = 1
+    if PARTIAL:
+        unknown = _known_in_rows(target_counts, cells, S)[1]
+        n_parts = 1 + _largest((known & (unknown | (size > MAX_LABELS))).to(tl.int32))
+        log_weight = tl.where(unknown, 0.0, log_weight)  # the log-partition of the free labels takes its place
+        size = tl.where(unknown, MAX_LABELS + 1, size)  # targets are to be read again
+        if n_parts > 1:
+            places = in_scratch(scratch, 1, n_rows, n_chunks, start, MAX_LABELS, HEAVY, LIKELY)
+            empty = (cells >= 0) & (lane % S == 0) & (_known_in_chunks(target_counts, cells)[1] == 0)
+            tl.store(places[0] + cells, float("inf"), mask=empty)  # tilts
+            tl.store(places[2] + cells, 0.0, mask=empty)  # heavy_counts
+    tl.store(in_totals(scratch, 0, n_rows, n_groups) + rows, score + log_weight, mask=known & (lane == 0))
+    tl.store(sizes + rows, size, mask=known & (lane == 0))
+    tl.debug_barrier()
+    return n_parts
+
+
+@triton.jit(noinline=True)
+def _sum_losses(
+    scratch, loss, counts, labels_of, first, n_rows, n_chunks, n_groups, group_step, tile_step, LIKELY: tl.constexpr,
+    TILE_ROWS: tl.constexpr, ARRIVALS: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr, LANES: tl.constexpr,
+    TARGETS: tl.constexpr, PARTIAL: tl.constexpr, REDUCED: tl.constexpr,
+):  # fmt: skip
+    """Sum of the losses, log-partitions without targets; writes the losses unless REDUCED."""
+    rows, known, cells, lane = _rows_of_group(
+        first, n_rows, n_chunks, group_step, tile_step, TILE_ROWS, ARRIVALS, ROWS, S, LANES
+    )
+    stored = known & (lane == 0)
+    value = tl.load(in_totals(scratch, 1, n_rows, n_groups) + rows)
+    if TARGETS:
+        score = tl.load(in_totals(scratch, 0, n_rows, n_groups) + rows)
+        if PARTIAL:
+            target_counts = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)[1]
+            unknown = _known_in_rows(target_counts, cells, S)[1]
+            score += tl.load(in_totals(scratch, 2, n_rows, n_groups) + rows, mask=unknown, other=0)
+        # Where no set is possible at all, the difference of two infinities would be NaN.
+        impossible = (value == float("-inf")) & (score == float("-inf"))
+        value = tl.where(impossible, float("inf"), value - score)
+        if PARTIAL:
+            value = tl.where(unknown & (value < 0), 0.0, value)  # rounding
+    if not REDUCED:
+        tl.store(loss + rows, value, mask=stored)
+    return tl.sum(tl.sum(tl.where(stored, value, 0.0), axis=1), axis=0)
+
+
+@triton.jit(noinline=True)
+def _sum_over_sets(
+    scratch, numbers, values, pmf, counts, labels_of, log_weights, part, first, n_rows, n_chunks, n_groups, start,
+    group_step, tile_step, min_labels, log_bound, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr, LIKELY: tl.constexpr,
+    TILE_ROWS: tl.constexpr, ARRIVALS: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr, LANES: tl.constexpr,
+    PARTIAL: tl.constexpr, ALONE: tl.constexpr,
+):  # fmt: skip
+    """The largest number of likely labels in a chunk; writes log-partitions, tilts, coefficients and lists.
 
     Of the sizes that the log-weights are for, `fixed` labels are there already.
     """
-    tilts, sums, heavy_counts, heavy_scores, heavy_labels, marginals = in_scratch(
-        scratch, part, n_rows, n_chunks, n_groups, MAX_LABELS, HEAVY, LIKELY
+    rows, wanted, cells, lane = _rows_of_group(
+        first, n_rows, n_chunks, group_step, tile_step, TILE_ROWS, ARRIVALS, ROWS, S, LANES
     )
-    several: tl.constexpr = lane.shape[1] > S
+    fixed = lane * 0
+    if PARTIAL:  # noqa: SIM102, a constant: otherwise what follows is not compiled
+        if part > 0:
+            target_counts = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)[1]
+            fixed, unknown = _known_in_rows(target_counts, cells, S)
+            wanted = wanted & (unknown | (fixed > MAX_LABELS))
+    tilts, sums, heavy_counts, heavy_scores, heavy_labels, marginals = in_scratch(
+        scratch, part, n_rows, n_chunks, start, MAX_LABELS, HEAVY, LIKELY
+    )
+    several: tl.constexpr = LANES > S
     mine = (cells >= 0) & (lane % S == 0)  # one lane of each chunk
     of_chunks = tl.load(tilts + cells, mask=cells >= 0, other=float("inf")).to(tl.float64)
     is_nan = over_lanes((of_chunks != of_chunks).to(tl.int32)) > 0  # a score is NaN or inf
@@ -131,45 +226,47 @@ def _sum_over_sets(
             tilt, of_chunks, of_light, heavy_scores, cells, listed, n_blocks, origin, lowest, highest, HEAVY, S
         )
     else:
-        tilt = tl.where(of_chunks < float("inf"), of_chunks, origin)
+        tilt, log_bound = tl.where(of_chunks < float("inf"), of_chunks, origin), float("-inf")
     tilt = tilt.to(numbers.dtype.element_ty).to(tl.float64)
     shift = tl.where(summed, tilt - of_chunks, 0.0)
-    powers = _power_sums(sums + cells * MAX_LABELS, summed, shift, MAX_LABELS, several)
-    n_heavy = n_blocks
-    if several:
-        if n_blocks > 0:
-            powers, n_heavy = _with_light_ones(
-                powers, heavy_scores, cells, listed, n_blocks, tilt, log_bound, MAX_LABELS, HEAVY, S
-            )
-    else:
-        log_bound = float("-inf")
-    base = newton(powers, MAX_LABELS)
-    full, others, scale = base, constant(tilt * 0 + 1, MAX_LABELS), tilt * 0
+    base = newton(
+        _power_sums(
+            sums + cells * MAX_LABELS, summed, shift, heavy_scores, cells, listed, n_blocks, tilt, log_bound,
+            MAX_LABELS, HEAVY, S, several,
+        ),
+        MAX_LABELS,
+    )  # fmt: skip
+    full, others = base, constant(tilt * 0 + 1, MAX_LABELS)
+    scale, n_heavy = _heavy_scale(heavy_scores, cells, listed, n_blocks, tilt, log_bound, HEAVY, S)
     if n_heavy > 0:
-        lanes, scale = _lane_products(heavy_scores, cells, listed, n_blocks, tilt, log_bound, MAX_LABELS, HEAVY, S)
-        others, heavy = combined(lanes, MAX_LABELS)
-        full = product(base, heavy, MAX_LABELS)
-    weights, heaviest = size_weights(full, log_weights, tilt, fixed, MAX_LABELS)
-    total = weighted_sum(weights, full, MAX_LABELS + 1)
+        lanes = _lane_products(heavy_scores, cells, listed, n_blocks, tilt, log_bound, MAX_LABELS, HEAVY, S)
+        others, window = combined(lanes, MAX_LABELS)
+        full = times_lane(base, window, lane * 0, MAX_LABELS)
+    heaviest = heaviest_size(full, log_weights, tilt, fixed, MAX_LABELS)
+    coefficients = coefficients_of(full, log_weights, tilt, fixed, heaviest, MAX_LABELS)
+    total = coefficients[MAX_LABELS]
     inverse = 1.0 / tl.where(total > 0, total, 1.0)
     stored = wanted & (lane == 0)
-    coefficients = coefficients_of(full, weights, MAX_LABELS)
     _store_numbers(numbers, part, tilt, inverse, coefficients, rows, stored, n_rows, MAX_LABELS)
     if ALONE:
-        for j in tl.static_range(MAX_LABELS + 1):
-            tl.store(pmf + rows * (MAX_LABELS + 1) + j, full[j] * weights[j] * inverse, mask=stored)
+        for j in range(MAX_LABELS + 1):
+            weight = size_weight(log_weights, j, tilt, fixed, heaviest, MAX_LABELS)
+            tl.store(pmf + rows * (MAX_LABELS + 1) + j, full[0] * weight * inverse, mask=stored)
+            full = shifted(full, full[0], MAX_LABELS + 1)
     _, likely_counts, likely_labels = in_likely(values, counts, labels_of, part, n_rows, n_chunks, LIKELY)
     n_likely, largest = listed * 0, 0
     if n_heavy > 0:
+        of_base = coefficients_of(base, log_weights, tilt, fixed, heaviest, MAX_LABELS)
         n_likely = list_likely(
-            heavy_scores, heavy_labels, marginals, likely_labels, others, coefficients_of(base, weights, MAX_LABELS),
-            inverse, tilt, log_bound, cells, listed, wanted, n_blocks, MAX_LABELS, HEAVY, LIKELY, S,
+            heavy_scores, heavy_labels, marginals, likely_labels, others, of_base, inverse, tilt, log_bound, cells,
+            listed, wanted, n_blocks, MAX_LABELS, HEAVY, LIKELY, S,
         )  # fmt: skip
         largest = _largest(n_likely)
     tl.store(likely_counts + cells, n_likely, mask=mine & wanted)
-    log_partition = heaviest + tl.log(tl.maximum(total, 1e-300)) + scale
-    log_partition = tl.where(total > 0, log_partition, float("-inf"))
-    return tl.where(is_nan, float("nan"), log_partition), largest
+    value = heaviest + tl.log(tl.maximum(total, 1e-300)) + scale
+    value = tl.where(is_nan, float("nan"), tl.where(total > 0, value, float("-inf")))
+    tl.store(in_totals(scratch, 1 + part, n_rows, n_groups) + rows, value, mask=stored)
+    return largest
 
 
 @triton.jit
@@ -179,50 +276,37 @@ def _largest(numbers):
 
 
 @triton.jit
-def _clear(
-    scratch, cells, empty, n_rows, n_chunks, n_groups, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr,
-    LIKELY: tl.constexpr,
+def _power_sums(
+    sums, summed, shift, heavy_scores, cells, listed, n_blocks, tilt, log_bound, MAX_LABELS: tl.constexpr,
+    HEAVY: tl.constexpr, S: tl.constexpr, SEVERAL: tl.constexpr,
 ):  # fmt: skip
-    """Write that chunks without unknown labels have no free ones; behind a barrier, where lists of targets end, too."""
-    tilts, _, heavy_counts, _, _, _ = in_scratch(scratch, 1, n_rows, n_chunks, n_groups, MAX_LABELS, HEAVY, LIKELY)
-    tl.store(tilts + cells, float("inf"), mask=empty)
-    tl.store(heavy_counts + cells, 0.0, mask=empty)
-    tl.debug_barrier()
+    """Sums of the powers 1, ..., MAX_LABELS of the light odds, every second one negative.
 
-
-@triton.jit
-def _power_sums(sums, summed, shift, MAX_LABELS: tl.constexpr, SEVERAL: tl.constexpr):
-    """Sums of the powers 1, ..., MAX_LABELS of the light odds, those of several chunks brought to the row's tilt."""
+    Those of several chunks are brought to the row's tilt, and listed labels that are light by that tilt join them.
+    """
+    result = constant(shift * 0, MAX_LABELS - 1)
     growth = tl.exp(shift)
-    scale, result = growth, ()
-    for i in tl.static_range(MAX_LABELS):
-        part = tl.load(sums + i, mask=summed, other=0).to(tl.float64)
+    scale = growth
+    for i in range(MAX_LABELS):
+        power = tl.load(sums + i, mask=summed, other=0).to(tl.float64)
         if SEVERAL:
-            part, scale = over_lanes(part * scale), scale * growth
-        result += (part,)
+            power, scale = power * scale, scale * growth
+            for block in range(n_blocks):
+                z = listed_score(heavy_scores, cells, listed, block, HEAVY, S) + tilt
+                power += tl.exp((i + 1) * tl.where(z > log_bound, float("-inf"), z))
+            power = over_lanes(power)
+        result = shifted(result, tl.where(i % 2 == 0, power, -power), MAX_LABELS)
     return result
 
 
 @triton.jit
-def _with_light_ones(
-    powers, heavy_scores, cells, listed, n_blocks, tilt, log_bound, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr,
-    S: tl.constexpr,
-):  # fmt: skip
-    """The power sums with those listed labels that are light by the tilt of the row, and whether any other is left."""
-    sums = constant(tilt * 0, MAX_LABELS - 1)
-    left = listed * 0
+def _heavy_scale(heavy_scores, cells, listed, n_blocks, tilt, log_bound, HEAVY: tl.constexpr, S: tl.constexpr):
+    """log prod max(1, x) over the listed labels of each row, and whether any of all rows is heavy by the row's tilt."""
+    scale, heavy = tilt * 0, listed * 0
     for block in range(n_blocks):
         z = listed_score(heavy_scores, cells, listed, block, HEAVY, S) + tilt
-        odds = tl.exp(tl.where(z > log_bound, float("-inf"), z))
-        power, following = odds, ()
-        for i in tl.static_range(MAX_LABELS):
-            following += (sums[i] + power,)
-            power = power * odds
-        sums, left = following, left | (z > log_bound).to(tl.int32)
-    result = ()
-    for i in tl.static_range(MAX_LABELS):
-        result += (powers[i] + over_lanes(sums[i]),)
-    return result, _largest(left)
+        scale, heavy = scale + tl.maximum(z, 0.0), heavy | (z > log_bound).to(tl.int32)
+    return over_lanes(scale), _largest(heavy)
 
 
 @triton.jit
@@ -230,23 +314,24 @@ def _lane_products(
     heavy_scores, cells, listed, n_blocks, tilt, log_bound, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr,
     S: tl.constexpr,
 ):  # fmt: skip
-    """Products of (1 + x z) / max(1, x) over the heavy labels of each lane, and log prod max(1, x) over the row's."""
+    """Products of (1 + x z) / max(1, x) over the heavy labels of each lane."""
     lanes = constant(tilt * 0 + 1, MAX_LABELS)
-    scale = tilt * 0
     for block in range(n_blocks):
         z = listed_score(heavy_scores, cells, listed, block, HEAVY, S) + tilt
         off, on = scaled_label(tl.where(z > log_bound, z, float("-inf")))
         lanes = times_label(lanes, off, on, MAX_LABELS)
-        scale += tl.maximum(z, 0.0)
-    return lanes, over_lanes(scale)
+    return lanes
 
 
 @triton.jit
 def _store_numbers(numbers, part, tilt, inverse, coefficients, rows, stored, n_rows, MAX_LABELS: tl.constexpr):
+    """Write tilts and coefficients, which come last one first."""
     tilts, where = in_numbers(numbers, part, n_rows, MAX_LABELS)
     tl.store(tilts + rows, tilt, mask=stored)
-    for i in tl.static_range(MAX_LABELS):
-        tl.store(where + rows * MAX_LABELS + i, tl.minimum(coefficients[i] * inverse, 1e30), mask=stored)
+    for i in range(MAX_LABELS):
+        value = tl.minimum(coefficients[0] * inverse, 1e30)
+        tl.store(where + rows * MAX_LABELS + (MAX_LABELS - 1 - i), value, mask=stored)
+        coefficients = shifted(coefficients, coefficients[0], MAX_LABELS + 1)
 
 
 @triton.jit
@@ -289,13 +374,11 @@ def dense_target(
     scores, targets, target_counts, target_labels, rows, cells, chunk, n_labels, stride, MAX_LABELS: tl.constexpr,
     LENGTH: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
-    """Size of each row's target set, the sum of its scores (NaN if a target isn't 1), whether chunks have unknown ones.
+    """Size of each row's target set, and the sum of its scores, NaN if a target isn't 1.
 
     From lists of LENGTH labels for each chunk.
     """
-    given = tl.load(target_counts + cells, mask=cells >= 0, other=0).to(tl.int32)
-    unknown, count = given >= UNKNOWN, given % UNKNOWN
-    listed = tl.minimum(count, MAX_LABELS)
+    listed = tl.minimum(_known_in_chunks(target_counts, cells)[0], MAX_LABELS)
     total = rows.to(tl.float64) * 0
     for block in range(tl.max(tl.max((listed + (S - 1)) // S, axis=1), axis=0)):
         slot, there = _slot(cells, listed, block, S)
@@ -304,8 +387,7 @@ def dense_target(
         present = computable(tl.load(targets + where, mask=there, other=0)) == 1
         score = computable(tl.load(scores + where, mask=there, other=0)).to(tl.float64)
         total += tl.where(there & (present == 0), float("nan"), score)
-    one_of_chunk = tl.arange(0, cells.shape[1])[None, :] % S == 0
-    return over_lanes(tl.where(one_of_chunk, count, 0)), over_lanes(total), unknown
+    return _known_in_rows(target_counts, cells, S)[0], over_lanes(total)
 
 
 @triton.jit
@@ -371,20 +453,29 @@ def _places(flags, S: tl.constexpr):
     return before, total
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def store_values(
-    scores, targets, scratch, numbers, values, counts, labels_of, rows, cells, chunk, known, is_read, n_parts, n_listed,
-    n_rows, n_labels, n_chunks, stride, n_groups, n_indices, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr,
-    LIKELY: tl.constexpr, S: tl.constexpr, DENSE: tl.constexpr, PARTIAL: tl.constexpr, INDICES: tl.constexpr,
+    scores, targets, scratch, numbers, values, counts, labels_of, first, n_parts, n_listed, n_rows, n_labels, n_chunks,
+    stride, start, group_step, tile_step, n_indices, MAX_LABELS: tl.constexpr, HEAVY: tl.constexpr,
+    LIKELY: tl.constexpr, TILE_ROWS: tl.constexpr, ARRIVALS: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr,
+    LANES: tl.constexpr, DENSE: tl.constexpr, PARTIAL: tl.constexpr, INDICES: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of the listed labels: marginal - target in part 0, and where labels are unknown in part 1.
 
     There they are listed once more by what is likely among the free ones: marginal in all sets - marginal in those that
     agree. In part 0 the target of an unknown label is its marginal among the free ones, right if it isn't likely there.
     """
+    rows, known, cells, lane = _rows_of_group(
+        first, n_rows, n_chunks, group_step, tile_step, TILE_ROWS, ARRIVALS, ROWS, S, LANES
+    )
+    is_read, chunk = known, lane // S
+    if PARTIAL:
+        target_counts = in_targets(counts, labels_of, n_rows, n_chunks, LIKELY)[1]
+        size, unknown = _known_in_rows(target_counts, cells, S)
+        is_read = known & (unknown | (size > MAX_LABELS))
     for part in range(n_parts):
         wanted = tl.where(part == 0, known, is_read)
-        _, _, _, _, _, marginals = in_scratch(scratch, part, n_rows, n_chunks, n_groups, MAX_LABELS, HEAVY, LIKELY)
+        _, _, _, _, _, marginals = in_scratch(scratch, part, n_rows, n_chunks, start, MAX_LABELS, HEAVY, LIKELY)
         own_values, own_counts, own_labels = in_likely(values, counts, labels_of, part, n_rows, n_chunks, LIKELY)
         listed = tl.load(own_counts + cells, mask=wanted & (cells >= 0), other=0).to(tl.int32)
         for block in range((n_listed + (S - 1)) // S):
@@ -405,7 +496,7 @@ def store_values(
                         value -= tl.where(target == target, 0.0, of_other)
                     else:
                         of_listed = _marginal_of_listed(
-                            scratch, values, counts, labels_of, label, cells, n_rows, n_chunks, n_groups, MAX_LABELS,
+                            scratch, values, counts, labels_of, label, cells, n_rows, n_chunks, start, MAX_LABELS,
                             HEAVY, LIKELY,
                         )  # fmt: skip
                         value = tl.where(likely, of_listed, of_other) - value
@@ -427,11 +518,11 @@ def _marginal_of_light(numbers, part, score, rows, is_read, n_rows, MAX_LABELS: 
 
 @triton.jit
 def _marginal_of_listed(
-    scratch, values, counts, labels_of, label, cells, n_rows, n_chunks, n_groups, MAX_LABELS: tl.constexpr,
+    scratch, values, counts, labels_of, label, cells, n_rows, n_chunks, start, MAX_LABELS: tl.constexpr,
     HEAVY: tl.constexpr, LIKELY: tl.constexpr,
 ):  # fmt: skip
     """Marginals in all sets of labels that are likely there, by their place in the list."""
-    _, _, _, _, _, marginals = in_scratch(scratch, 0, n_rows, n_chunks, n_groups, MAX_LABELS, HEAVY, LIKELY)
+    _, _, _, _, _, marginals = in_scratch(scratch, 0, n_rows, n_chunks, start, MAX_LABELS, HEAVY, LIKELY)
     _, own_counts, own_labels = in_likely(values, counts, labels_of, 0, n_rows, n_chunks, LIKELY)
     count = tl.load(own_counts + cells, mask=cells >= 0, other=0)
     value = label.to(tl.float64) * 0

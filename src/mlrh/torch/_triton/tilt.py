@@ -41,23 +41,24 @@ def chunk_tilt(tile, log_sum, tilt, easy, n_there, origin, lowest, highest):
         fits = (number >= lowest - 0.5) & (number <= highest + 0.5)
         near = (number > 0.5 * goal) & (number < 2 * goal)
         start = tl.where(fits | near, origin, tl.log(goal) - log_sum)
-        active = ~(easy | fits)
-        if tl.max((active & ~near).to(tl.int32), axis=0) > 0:
-            number = _expected(tile, start)
-        solved = _solve(tile, start, number, goal, active)
+        solved = _solve(tile, start, number, goal, ~(easy | fits), near)
         tilt = tl.where(easy, tilt, solved)
     return tilt
 
 
 @triton.jit
-def _solve(tile, tilt, number, goal, active):
-    """Tilts with sum sigmoid(s + tilt) within 1/2 of goal, by doubling steps and then bisection, for active rows."""
-    active = active & (tl.abs(number - goal) > 0.5)
+def _solve(tile, tilt, number, goal, active, counted):
+    """Tilts with sum sigmoid(s + tilt) within 1/2 of goal, by doubling steps and then bisection, for active rows.
+
+    `number` is that sum where it is counted already; other rows stay at their tilt for a turn.
+    """
+    active = active & ((counted == 0) | (tl.abs(number - goal) > 0.5))
     low, high, step = tilt * 0 - float("inf"), tilt * 0 + float("inf"), tilt * 0 + 0.25
     while tl.max(active.to(tl.int32), axis=0) > 0:
-        tilt, low, high, step, active = next_tilt(tilt, number, goal, low, high, step, active)
+        tilt, low, high, step, moves = next_tilt(tilt, number, goal, low, high, step, active & counted)
         number = _expected(tile, tilt)
-        active = active & (tl.abs(number - goal) > 0.5)
+        active = (moves | (active & (counted == 0))) & (tl.abs(number - goal) > 0.5)
+        counted = active
     return tilt
 
 
