@@ -52,6 +52,7 @@ def moments(
                 given, cells, known, target_counts, target_labels, MAX_LABELS, LIKELY, ROWS, LABELS, PARTIAL
             )
         elif PARTIAL:
+            tl.debug_barrier()  # counts of part 0 are read by other threads than wrote them
             free = computable(given)
             free = free != free
             n_there = tl.sum(free.to(tl.int32), axis=1)

@@ -13,8 +13,8 @@ passes stays one tensor of bytes, with these parts, M being max_labels and label
     labels      likely_labels (B, C, LIKELY), target_labels (B, C, M) of dense targets
 
 and during the forward pass one more, scratch, with counters of the groups that are finished and of the programs that
-have ended in each group, tilts (B, C), sums (B, C, M), heavy_counts (B, C), heavy_scores and heavy_labels (B, C,
-HEAVY), and likely_marginals (B, C, LIKELY).
+have ended in each group, totals (2, B) in float64 (scores of the target sets, log-partitions), tilts (B, C), sums (B,
+C, M), heavy_counts (B, C), heavy_scores and heavy_labels (B, C, HEAVY), and likely_marginals (B, C, LIKELY).
 
 Dense targets of floating point may be NaN, for labels that are not known. Then there are two of all but the counters
 and the parts on targets: the second are of the sets that agree with the targets, by the scores of the free labels,
