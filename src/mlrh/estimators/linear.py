@@ -370,10 +370,12 @@ class MLRHClassifier(MLRHBase):
         is_warm = self.warm_start and getattr(self, "_fitted_as", None) == problem.fitted_as
         earlier = self._earlier_scores(None) if is_warm else None
         starts = () if earlier is None else ((*self._project(prepared, earlier), self.label_space_),)
+        metric_at = None
         if not starts and problem.is_complete and from_sample is not None:
             (coef, score, space), mean = from_sample
             starts = ((coef, score + (rows.design.mean - mean) @ coef, space),)  # the score at the mean of all rows
-        self._conclude(problem, prepared, objective, starts, more={}, tell=progress.tell)
+            metric_at = Objective.metric_near
+        self._conclude(problem, prepared, objective, starts, metric_at=metric_at, more={}, tell=progress.tell)
 
     def _tuned_on_sample(self, problem, n_rows, sampled):
         """`_tuned`, on rows that are not at hand: sampled(numbers) collects X, Y and weights of some of them.

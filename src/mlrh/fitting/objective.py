@@ -300,12 +300,12 @@ class Objective:
         return self.design.is_sparse or self.design.n_features > MAX_FACTORED or not self.rows.are_at_hand
 
     def _coupled_metric(self, place, of_intercept):
-        """The metric of intercepts and biases together, where the space has one and the rows are at hand."""
-        if not self.n_biases or not self.design.fit_intercept or not self.rows.are_at_hand:
+        """The metric of intercepts and biases together, where the space has one."""
+        if not self.space.has_coupled_metric or not self.n_biases or not self.design.fit_intercept:
             return None
         ridge = np.concatenate([np.full(self.n_labels, self._intercept_ridge), self._bias_ridge])
         options = {"of_intercept": of_intercept, "ridge": ridge, "absorbed": self._absorbed}
-        return self.rows.coupled_metric(*place, **options)
+        return place[0].coupled_metric(self.rows.coupled_sums(*place), **options)
 
     def _coefficients_with(self, curvatures):
         """The metric of coefficients for curvatures (n_samples, n_labels) of the scores."""

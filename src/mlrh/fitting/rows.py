@@ -83,6 +83,10 @@ class Rows(ABC):
         """
 
     @abstractmethod
+    def coupled_sums(self, space, coef, intercept):
+        """The `coupled_sums` of the space at the parameters, as if every label were known."""
+
+    @abstractmethod
     def hessian(self, space, coef, intercept):
         """The function (d_coef, d_intercept, d_bias) -> the Hessian times these, in the same three parts."""
 
@@ -239,9 +243,8 @@ class RowsInMemory(Rows):
         curvatures = self.curvatures(space, coef, intercept)
         return self.design.squared_norms_by_label(curvatures), curvatures.sum(axis=0, dtype=np.float64)
 
-    def coupled_metric(self, space, coef, intercept, **options):
-        """The `coupled_metric` of the space at the parameters, as if every label were known."""
-        return space.coupled_metric(self.design.scores(coef, intercept), self.design.weights, **options)
+    def coupled_sums(self, space, coef, intercept):
+        return space.coupled_sums(self.design.scores(coef, intercept), self.design.weights)
 
     def hessian(self, space, coef, intercept):
         scores, weights, rows = self.design.scores(coef, intercept), self.design.weights, self._partly_known
@@ -370,6 +373,9 @@ class SummedRows(Rows):
         (sums,) = self.add_up("own_sums", space, coef, intercept, *place)
         parts = np.split(sums, np.cumsum(sizes)[:-1])
         return [part.reshape(len(own) + 1, -1) for part, own in zip(parts, members, strict=True)]
+
+    def coupled_sums(self, space, coef, intercept):
+        return self.add_up("coupled_sums", space, coef, intercept)
 
     def diagonal_curvatures(self, space, coef, intercept):
         return self.add_up("diagonal_curvatures", space, coef, intercept)

@@ -49,6 +49,8 @@ class LabelSpace(ABC):
         How strongly a fit holds each bias to 0: bias_ridge/2 * bias^2, in units of the loss.
     largest_score : float
         Magnitude up to which scores and biases are taken. Beyond it answers could be wrong.
+    has_coupled_metric : bool
+        Whether `coupled_metric` gives solvers a metric of intercepts and biases together.
     known : array of shape (n_samples, n_labels), or None
         What `given` was told. `expectations` and `mode` answer for the sets that agree with it. Where no set agrees,
         the log-partition is -inf and the marginals are NaN.
@@ -59,6 +61,7 @@ class LabelSpace(ABC):
     learns_bias: bool = True
     bias_ridge: Any = 0.1
     largest_score: float = LARGEST_SCORE
+    has_coupled_metric: bool = False
     known: np.ndarray | None = None
 
     # What every space must define.
@@ -255,12 +258,16 @@ class LabelSpace(ABC):
         """
         return 0.0
 
-    def coupled_metric(self, scores, weights, of_intercept, ridge, absorbed):
+    def coupled_sums(self, scores, weights):
+        """A tuple of sums over rows that `coupled_metric` needs; see `has_coupled_metric`."""
+        raise NotImplementedError
+
+    def coupled_metric(self, sums, of_intercept, ridge, absorbed):
         """A function (d_intercept, d_bias) -> steps: solves with about the Hessian of intercepts and biases together.
 
-        of_intercept (n_labels,) are curvatures that its diagonal must not fall short of, ridge (n_labels + n_biases,)
-        is added to it, and steps must not go along the biases `absorbed` (n_biases, n). None, the default: intercepts
-        and biases are taken one by one.
+        From the `coupled_sums` at the same biases. of_intercept (n_labels,) are curvatures that its diagonal must not
+        fall short of, ridge (n_labels + n_biases,) is added to it, and steps must not go along the biases `absorbed`
+        (n_biases, n). None: intercepts and biases are taken one by one.
         """
         return None
 

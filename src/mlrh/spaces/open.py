@@ -78,6 +78,7 @@ class OpenSpace(LabelSpace):
     """
 
     largest_score = LARGEST_IN_FLOATS
+    has_coupled_metric = True
 
     def __init__(
         self,
@@ -255,9 +256,14 @@ class OpenSpace(LabelSpace):
         counts, indices, values = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
         return np.concatenate([[0], np.cumsum(counts)]), indices, values
 
-    def coupled_metric(self, scores, weights, of_intercept, ridge, absorbed):
+    def coupled_sums(self, scores, weights):
+        wide = _wide(scores)
+        log_partition, marginals, by_bias = self.expectations(wide, weights)
+        return weights @ marginals, by_bias, *_spreads(self, wide, weights, log_partition)
+
+    def coupled_metric(self, sums, of_intercept, ridge, absorbed):
         try:
-            return _Coupled.at(self, _wide(scores), weights, of_intercept, ridge, absorbed).solve
+            return _Coupled.of(self, sums, of_intercept, ridge, absorbed).solve
         except linalg.LinAlgError:  # rounding left a matrix that is not positive definite
             return None
 
@@ -719,13 +725,12 @@ class _Coupled:
     factor: tuple
 
     @classmethod
-    def at(cls, space, scores, weights, of_intercept, ridge, absorbed):
+    def of(cls, space, sums, of_intercept, ridge, absorbed):
         n_labels, n_sizes = space.n_labels, space.max_labels - space.min_labels + 1
-        log_partition, marginals, by_bias = space.expectations(scores, weights)
-        m, other_m, totals, other_total = _spreads(space, scores, weights, log_partition)
+        label_totals, by_bias, m, other_m, totals, other_total = sums
         sizes = np.eye(n_labels + 1)[space._seen.counts][:, space.min_labels : space.max_labels + 1]
         carried = np.hstack([space.sets, sizes])  # labels and sizes of each seen set
-        of_others = np.concatenate([weights @ marginals, by_bias[:n_sizes]]) - totals @ carried
+        of_others = np.concatenate([label_totals, by_bias[:n_sizes]]) - totals @ carried
         of_others = np.clip(of_others / max(other_total, seen_sets.TINY), 0.0, 1.0)
         t, along = m.sum() + other_m + seen_sets.TINY, m @ carried + other_m * of_others
         matrix = carried.T @ (m[:, None] * carried) + other_m * np.outer(of_others, of_others)
