@@ -42,6 +42,7 @@ def test_anonymous_memory_is_that_of_the_largest_array():
     assert chunks.largest_anonymous(work) > before + 30_000_000
 
 
+@pytest.mark.slow
 def test_every_line_of_chunks_is_measured_in_small():
     lines = list(chunks.measure(1, CONTEXT))
     assert len(lines) == 11 and all(line.ratio is not None and not line.note.startswith("NOT") for line in lines)

@@ -42,6 +42,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RssAnon is Linux's")
 @pytest.mark.parametrize("source", ["arrays", "copies"])
 def test_anonymous_memory_stays_under_a_tenth_of_the_data(source, folder):

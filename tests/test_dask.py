@@ -22,6 +22,7 @@ from mlrh import MLRHClassifier
 from mlrh.dask import DaskMLRHClassifier
 from mlrh.spaces import GroupSpace
 
+pytestmark = pytest.mark.slow  # a cluster takes seconds to start, and more where its workers are killed
 MEMORY = 1_500_000_000  # bytes of a worker; Python with all imports and compiled code takes up to half of it
 TIGHT = {"tol": 1e-12}
 
@@ -203,7 +204,6 @@ def greedy_part():
     return part(1)
 
 
-@pytest.mark.slow
 def test_a_partition_that_workers_die_of_is_named_and_the_cluster_goes_on(client, local_fit):
     chunks = delayed_parts()
     with pytest.raises(ChildProcessError, match="Partition 1 was given up after 2 workers died") as error:
@@ -225,7 +225,6 @@ def free_memory(dask_worker):
     dask_worker.filling = None
 
 
-@pytest.mark.slow
 def test_workers_that_stay_paused_for_lack_of_memory_end_the_fit_with_a_sentence(client, monkeypatch):
     monkeypatch.setattr(mlrh.dask, "LOOK_SECONDS", 0.2)
     monkeypatch.setattr(mlrh.dask, "PAUSED_SECONDS", 1.0)

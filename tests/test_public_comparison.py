@@ -58,6 +58,7 @@ def result_of(method, rows=ROWS):
     return JUDGED[method].results(rows, GRIDS[JUDGED[method].grid])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ALWAYS)
 def test_every_method_beats_the_most_frequent_set(method):
     sets, counts = np.unique(ROWS.Y, axis=0, return_counts=True)
