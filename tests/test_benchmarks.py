@@ -227,6 +227,7 @@ def test_every_solver_of_scikit_learn_reaches_the_gap_to_its_own_optimum(problem
         assert loosest > setting.gap or setting.step == own.steps[0]
 
 
+@pytest.mark.slow
 def test_more_labels_than_an_int8_can_number_keep_their_order():
     many = problems.synthetic(150, 3, 140, max_size=9)
     point = scikit_learn._tight(problems.prepared("many", many.X, many.Y.astype(np.int8)), True)
@@ -355,6 +356,7 @@ def test_inference_is_timed_where_its_answers_are_right(kind, monkeypatch):
     assert not wrong.passes and "marginals off" in wrong.note
 
 
+@pytest.mark.slow
 def test_scores_of_a_fitted_model_expect_few_labels_and_those_of_a_start_half_of_them():
     space = CardinalitySpace(200, 0, 200)
     fitted, start = (

@@ -166,7 +166,12 @@ def test_the_temperature_maximises_the_likelihood_of_the_held_out_sets_and_four_
     [
         (make_multilabel(80, 8), MLRHClassifier(C=100), FOLDS),
         (make_multilabel(60, 6, 6, max_labels=4), MLRHClassifier(label_space="observed"), FOLDS),
-        (make_multilabel(60, 8), MLRHClassifier(C=100), KFold(20, shuffle=True, random_state=0)),
+        pytest.param(
+            make_multilabel(60, 8),
+            MLRHClassifier(C=100),
+            KFold(20, shuffle=True, random_state=0),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["every set seen", "sets outside", "twenty folds in ten groups"],
 )

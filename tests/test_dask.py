@@ -304,9 +304,10 @@ def test_coefficients_and_one_sum_of_their_size_travel_per_worker_and_evaluation
     before = sum(client.run(sent_bytes).values())
     fitted = DaskMLRHClassifier(client=client, max_iter=20, tol=0, solver=counted).fit(rows, labels)
     assert fitted.n_iter_ == 20
-    # Between the two workers, coefficients one way and a sum the other; and the sum of both, to this process. Before the
-    # first evaluation: X'Y, the Gram matrix, 500 x 500, and what the look at the rows tells. The sums of all 16 partitions
-    # would be 16 more in each evaluation. Half of these are left for partitions that Dask moves to an idle worker.
+    # Between the two workers, coefficients one way and a sum the other; and the sum of both, to this process. Before
+    # the first evaluation: X'Y, the Gram matrix, 500 x 500, and what the look at the rows tells. The sums of all 16
+    # partitions would be 16 more in each evaluation. Half of these are left for partitions that Dask moves to an idle
+    # worker.
     n_bytes, before_it = 8 * 500 * 20, 8 * 3 * 500 * (500 + 20)
     sent = sum(client.run(sent_bytes).values()) - before
     assert sent < before_it + counted.n_evaluations * (3 + 16 / 2) * n_bytes

@@ -38,6 +38,7 @@ def without_times(records):
     return sorted(plain, key=lambda record: json.dumps(record, sort_keys=True))
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_records_of_one(tmp_path):
     tasks = nested_tasks(DATASET, QUICK, ["mlrh-linear", "br-lr"])
     one, failures = run_all(tasks, tmp_path / "one.jsonl", QUICK)
@@ -138,6 +139,7 @@ def die_if_lethal(profile, item):
     return runner.run_task(*item, profile)
 
 
+@pytest.mark.slow
 def test_an_interrupt_says_where_the_records_are_and_stops_the_workers(tmp_path):
     process = start_compare(tmp_path, 1)
     process.send_signal(signal.SIGINT)

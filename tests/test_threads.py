@@ -79,7 +79,7 @@ def in_two_workers(backend, calls):
         get_reusable_executor().shutdown(wait=True)
 
 
-@pytest.mark.parametrize("backend", ["loky", "threading"])
+@pytest.mark.parametrize("backend", [pytest.param("loky", marks=pytest.mark.slow), "threading"])
 def test_a_classifier_predicts_the_same_in_joblib_workers(fitted, backend):
     clf, X = fitted
     parts = in_two_workers(backend, [delayed(clf.predict)(part) for part in np.array_split(X, 2)])
@@ -156,7 +156,7 @@ def test_three_jobs_start_no_more_than_three_threads():
     assert 1 <= threads_started_by(lambda: space(3).distribution(SCORES).marginals()) <= 3
 
 
-@pytest.mark.parametrize("backend", ["loky", "threading"])
+@pytest.mark.parametrize("backend", [pytest.param("loky", marks=pytest.mark.slow), "threading"])
 def test_inside_a_joblib_worker_one_thread_is_used_whatever_n_jobs_and_none_is_started(backend):
     assert in_two_workers(backend, [delayed(report_of_a_worker)()] * 2) == [([1, 1, 1, 1], 0)] * 2
 
@@ -220,6 +220,7 @@ def test_every_compiled_function_is_kept_in_the_cache(module):
     assert [function.stats.cache_path is not None for function in compiled] == [True] * len(compiled) != []
 
 
+@pytest.mark.slow
 def test_a_second_process_takes_the_compiled_kernels_from_the_cache(tmp_path):
     first, second = (run_script(CACHE_REPORT, NUMBA_CACHE_DIR=str(tmp_path)).split() for _ in range(2))
     assert (first, second) == (["0", "1"], ["1", "0"])
