@@ -36,8 +36,8 @@ N_PASSES = 20
 
 def measure(repeats, context):
     """Yields a line for each claim of docs/scale.md about clusters."""
-    with tempfile.TemporaryDirectory() as folder:
-        for part in (dense_times, sparse_times, passes, beside_dask_ml):
+    for part in (dense_times, sparse_times, passes, beside_dask_ml):
+        with tempfile.TemporaryDirectory() as folder:
             name = part.__name__.replace("_", " ")
             yield from attempted(QUESTION, name, part, Path(folder), repeats, context)
 
