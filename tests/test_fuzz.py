@@ -12,7 +12,7 @@ import pytest
 from fuzz import CORPUS, fuzzers, model_files, readers, requests
 from fuzz._limits import Worker
 
-from mlrh.data import MultilabelData
+from mlrh.data import DataError, MultilabelData
 
 if sys.platform != "linux":
     pytest.skip("the limits of time and memory are Linux's", allow_module_level=True)
@@ -41,6 +41,16 @@ def test_a_model_file_that_is_refused_for_want_of_memory_is_a_fault(tmp_path, mo
     assert model_files.fault_of(tmp_path, case) is None
     monkeypatch.setattr("mlrh.persistence.read_json", out_of_memory)
     assert "memory" in model_files.fault_of(tmp_path, case)
+
+
+def test_a_data_file_that_arrow_has_no_memory_for_is_a_fault(tmp_path, monkeypatch):
+    def out_of_memory(*arguments, **options):
+        raise DataError("no memory") from MemoryError()
+
+    case = readers.kept()[0]
+    assert readers.fault_of(str(tmp_path), case) is None
+    monkeypatch.setattr(readers, "read", out_of_memory)
+    assert "memory" in readers.fault_of(str(tmp_path), case)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,8 @@ def fault_of(folder: str, case: Case) -> str | None:
             warnings.simplefilter("ignore", UserWarning)  # of what is dropped or counts as missing
             data = read(path, case.labels, schema=case.schema)
     except DataError as error:
+        if isinstance(error.__cause__, MemoryError):  # `read` makes a sentence of what Arrow lacks, too
+            return "needed more memory than a file may take"
         return fault_of_sentence(str(error), folder)
     finally:
         path.unlink()
