@@ -35,6 +35,16 @@ def test_biases_that_cancel_huge_scores_leave_the_small_ones_to_decide(scale):
     assert d.log_partition()[0] == pytest.approx(np.log(1 + weights.sum()), rel=1e-12)
 
 
+def test_huge_equal_biases_leave_the_scores_to_decide():
+    # A tilt of 2e32 is nothing beside 4e64, and yet tells the sizes apart.
+    space = CardinalitySpace(4, 1, 2).with_bias(np.array([-4e64, -4e64]))
+    distribution = space.distribution([[4e64, 1e32, 4e32, -1e65]])
+    np.testing.assert_array_equal(distribution.marginals(), [[1.0, 0.0, 1.0, 0.0]])
+    np.testing.assert_array_equal(distribution.cardinality_pmf(), [[0.0, 0.0, 1.0, 0.0, 0.0]])
+    assert distribution.log_prob([[1, 0, 1, 0]]) == 0.0
+    assert np.isfinite(distribution.log_partition()).all()
+
+
 @pytest.mark.parametrize("scale", [1e5, 1e17, 1e50, 1e99])
 def test_an_observed_space_keeps_small_biases_beside_huge_scores(scale):
     space = ObservedSpace([[1, 1, 0], [1, 1, 1], [0, 0, 0]], [0.25, -0.5, 0.0])

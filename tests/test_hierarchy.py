@@ -311,6 +311,10 @@ def test_a_file_can_not_bring_a_space_that_its_constructor_would_refuse():
         ("max_leaves", -1),
         ("complete", "yes"),
         ("is_open", 1),
+        ("paths", "abcdefg"),
+        ("paths", ["a"]),
+        ("paths", ["a"] * 7),
+        ("paths", [1, 2, 3, 4, 5, 6, 7]),
     ]:
         with pytest.raises(ValueError, match=r"\w"):
             HierarchySpace.from_dict({**good, name: bad})
@@ -318,6 +322,17 @@ def test_a_file_can_not_bring_a_space_that_its_constructor_would_refuse():
         again = HierarchySpace.from_dict(space.to_dict())
         np.testing.assert_array_equal(again.parents, space.parents)
         assert (again.min_leaves, again.complete, repr(again)) == (space.min_leaves, space.complete, repr(space))
+
+
+def test_a_loaded_hierarchy_of_paths_still_goes_by_the_names_of_labels(tmp_path):
+    paths = ["animal", "animal/dog", "animal/cat", "plant"]
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    Y = pd.DataFrame(np.tile([[1, 1, 0, 0], [1, 0, 1, 1], [0, 0, 0, 1]], (14, 1))[:40], columns=paths)
+    model = MLRHClassifier(label_space=HierarchySpace.from_paths(paths)).fit(X, Y)
+    persistence.save(model, tmp_path / "model.mlrh")
+    turned = Y[paths[::-1]]
+    for own in (model, persistence.load(tmp_path / "model.mlrh")):
+        assert own.fit(X, turned).label_space_.parents.tolist() == [-1, 3, 3, -1]
 
 
 @pytest.mark.parametrize("limits", [(), (1, 2)])

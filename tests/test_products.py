@@ -7,8 +7,8 @@ import pytest
 from scipy import sparse
 
 from mlrh.fitting import _products
-from mlrh.fitting._products import multiply_sparse, multiply_thin, multiply_thin_transposed
-from mlrh.fitting.design import MIN_ENTRIES, Design
+from mlrh.fitting._products import MIN_ENTRIES, multiply_sparse, multiply_thin, multiply_thin_transposed
+from mlrh.fitting.design import Design
 
 RNG = np.random.default_rng(0)
 
@@ -79,7 +79,7 @@ def test_a_large_design_with_few_labels_has_the_products_of_numpy():
     np.testing.assert_allclose(total, residuals.sum(axis=0))
 
 
-@pytest.mark.parametrize("n_columns", [1, 3, 40])
+@pytest.mark.parametrize("n_columns", [0, 1, 3, 8, 23, 24, 25, 40])
 @pytest.mark.parametrize("density", [0.0, 0.02, 0.4])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_product_is_scipys(n_columns, density, dtype):
@@ -91,6 +91,14 @@ def test_a_product_is_scipys(n_columns, density, dtype):
     assert got.dtype == dtype
     accuracy = 20 * np.finfo(dtype).eps
     np.testing.assert_allclose(got, matrix @ dense.astype(dtype), rtol=accuracy, atol=accuracy)
+
+
+@pytest.mark.parametrize("n_columns", [1, 5, 8, 24])
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 30])
+def test_rows_of_few_columns_get_nothing_from_their_neighbours(n_columns, n_rows):
+    matrix, dense = sparse.eye_array(n_rows, format="csr"), RNG.normal(size=(n_rows, n_columns))
+    dense[n_rows // 2] = np.nan
+    np.testing.assert_array_equal(multiply_sparse(matrix, dense), dense)
 
 
 def test_a_matrix_without_rows_or_columns_has_an_empty_or_zero_product():

@@ -1,9 +1,11 @@
 """One contract that every solver keeps, and what is particular to mm."""
 
+import ast
 import functools
 import gc
 import weakref
 from importlib import import_module
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -15,6 +17,8 @@ from mlrh._indicators import UNKNOWN
 from mlrh.fitting import solvers
 from mlrh.fitting.design import Design
 from mlrh.fitting.objective import Objective
+from mlrh.fitting.solvers import base
+from mlrh.fitting.solvers.base import PenalisedObjective, SmoothObjective
 from mlrh.spaces import CardinalitySpace, ObservedSpace
 
 SOLVERS = {
@@ -251,3 +255,13 @@ def test_a_solver_that_does_not_fit_is_refused_before_anything_is_computed(class
 
     with pytest.raises(ValueError, match=message):
         classifier(solver=own).fit(np.eye(4), np.eye(4, dtype=int))
+
+
+def test_solvers_ask_an_objective_only_for_what_the_protocol_lists():
+    listed = {*dir(PenalisedObjective), *SmoothObjective.__annotations__, *PenalisedObjective.__annotations__}
+    asked = set()
+    for path in Path(base.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and "objective" in (getattr(node.value, n, "") for n in ("id", "attr")):
+                asked.add(node.attr)
+    assert {"value_and_gradient", "n_labels"} <= asked <= listed

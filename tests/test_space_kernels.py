@@ -11,7 +11,7 @@ from numba import njit
 from reference import central_difference, enumerate_sizes
 from scipy.special import expit, log_expit
 
-from mlrh._simd import LANES, exp_minus_abs, load, store
+from mlrh._simd import LANES, empty_lanes, exp_minus_abs, load, store
 from mlrh.spaces._kernels import dispatch, divide_and_conquer, lanes, plain, wide_range
 
 WIDTHS = [1, 31, 32, 33, 64, 65, 200]
@@ -273,7 +273,7 @@ PEAK = """
 import resource
 from pathlib import Path
 import numpy as np
-from mlrh._simd import LANES, exp_minus_abs, load, store
+from mlrh._simd import LANES, empty_lanes, exp_minus_abs, load, store
 from mlrh.spaces._kernels import dispatch
 
 def peak():
@@ -364,3 +364,11 @@ def test_a_score_that_is_not_a_number_makes_its_row_none_and_no_other(n_labels):
     change, _ = dispatch.curvature(scores, size_bias, np.ones_like(scores), size_bias, np.ones(9), n_jobs=1)
     for result in (log_partition, marginals[:, 1], change[:, 1], dispatch.log_partition(scores, size_bias, n_jobs=1)):
         assert np.isnan(result).tolist() == [False] * 4 + [True] + [False] * 4
+
+
+@pytest.mark.parametrize("n", [1, 7, 1000])
+def test_rows_of_lanes_begin_a_line_of_the_cache(n):
+    lanes_of = njit(lambda n: empty_lanes(n))
+    made = [lanes_of(n) for _ in range(5)]
+    assert [array.shape for array in made] == [(n, LANES)] * 5
+    assert all(array.ctypes.data % 64 == 0 for array in made)

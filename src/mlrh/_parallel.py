@@ -11,6 +11,8 @@ from threading import Lock
 from joblib import cpu_count
 from joblib.parallel import get_active_backend
 from numba import njit
+from numba.core import event
+from numba.extending import register_jitable
 from threadpoolctl import ThreadpoolController
 
 
@@ -137,3 +139,31 @@ def kernel(function):
         return njit(function, nogil=True, cache=True)
     except RuntimeError:
         return njit(function, nogil=True)
+
+
+def kernel_part(function):
+    """The function for kernels to call: compiled with them, without an entry from Python.
+
+    An entry unpacks and checks every array, which takes longer to compile than most of these functions themselves.
+    """
+    return register_jitable(function)
+
+
+@contextmanager
+def telling_of_compilation(tell):
+    """A block in which tell() is called once, before the first kernel that has to be compiled."""
+    with event.install_listener("numba:compile", _FirstCompilation(tell)):
+        yield
+
+
+class _FirstCompilation(event.Listener):
+    def __init__(self, tell):
+        self._tell, self._is_told = tell, False
+
+    def on_start(self, _):
+        if not self._is_told:
+            self._is_told = True
+            self._tell()
+
+    def on_end(self, _):
+        pass

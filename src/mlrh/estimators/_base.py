@@ -4,7 +4,9 @@
 coefficients: a subclass defines how X becomes features of a design, how coefficients are stored and give scores.
 """
 
+import sys
 from abc import abstractmethod
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,9 +20,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from mlrh import _sklearn, decisions, spaces
 from mlrh._indicators import UNKNOWN
+from mlrh._parallel import telling_of_compilation
 from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
-from mlrh.estimators import _features, _targets, _whole_fit
+from mlrh.estimators import _device, _features, _targets, _whole_fit
 from mlrh.fitting import solvers
 from mlrh.fitting.objective import Objective
 from mlrh.spaces.independent import IndependentLabels
@@ -34,6 +37,9 @@ WEIGHTS = {np.dtype(np.float64): (1e-100, 1e100), np.dtype(np.float32): (1e-15, 
 MAX_SHARE = 8.0  # largest factor of an earlier fit in an extrapolated start; for evenly spaced log C it is 3
 TOL_OF_STARTS = 1e-5  # of the fit that gives the start where labels are unknown: the main fit moves on from there
 MAX_ITER_OF_STARTS = 200  # for the same reason it need not converge
+
+# What `verbose` says before the first kernel is compiled.
+COMPILING = "compiling for this processor takes a few seconds, once: the result is kept on disk where that is possible"
 
 MAX_TUNING_ROWS = 5000  # that `_tuned` looks at: bounds the cost of the choice on large data; not tuned
 # Three folds chose no better strengths on six public sets, nor did 30 iterations on five, at C of 0.01, 1 and 30.
@@ -81,12 +87,13 @@ class JointClassifier(_targets.SetClassifier):
         """The _Problem of the training rows, all checked."""
         noting = copy(self)  # gets n_features_in_ and names: if this fit fails, self keeps those of the last one
         X = noting._validate_X(X, reset=True)
+        y, sample_weight = _device.to_numpy(y), _device.to_numpy(sample_weight)
         if form is None:
             form, Y = _targets.encode(y, partly_known=True)
         else:
             Y = form.indicator(y, partly_known=True)
         _targets.check_same_length(X, Y)
-        weights = _sklearn.check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = _sklearn.check_sample_weight(sample_weight, Y, dtype=np.float64, ensure_non_negative=True)
         self._check_weights(X, weights)
         support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
         if len(support) < len(weights):
@@ -136,23 +143,24 @@ class JointClassifier(_targets.SetClassifier):
 
     def predict_proba(self, X) -> np.ndarray:
         """Marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x) (n_samples, n_classes)."""
-        distribution = self.distribution(X)
-        if self._targets.is_one_class_per_row and len(self.classes_) == 2:
-            return distribution.cardinality_pmf()
-        return distribution.marginals()
+        return _device.like(self._probabilities(X), X)
 
     def predict_log_proba(self, X) -> np.ndarray:
         """Logarithms of predict_proba."""
+        probabilities = self._probabilities(X)
+        if _device.stays(X):
+            return _device.like(probabilities.log(), X)
         with np.errstate(divide="ignore"):
-            return np.log(self.predict_proba(X))
+            return np.log(probabilities)
 
     def decision_function(self, X) -> np.ndarray:
         """Scores (n_samples, n_labels); for two classes as y, (n_samples,), positive for the second class."""
         scores = self._scores(X)
-        return scores[:, 0] if self._targets.is_one_class_per_row and len(self.classes_) == 2 else scores
+        is_single = self._targets.is_one_class_per_row and len(self.classes_) == 2
+        return _device.like(scores[:, 0] if is_single else scores, X)
 
     def distribution(self, X) -> spaces.LabelSetDistribution:
-        """The distribution of the label set of each row of X, a LabelSetDistribution."""
+        """The distribution of the label set of each row of X, a LabelSetDistribution; of mlrh.torch for X on a GPU."""
         return self._distribution_of(self._scores(X))
 
     def __sklearn_is_fitted__(self):
@@ -170,14 +178,36 @@ class JointClassifier(_targets.SetClassifier):
         check_is_fitted(self)
         return self._scores_of(self._compared(X))
 
+    def predict(self, X):
+        """Label sets for the rows of X, in the form of the y of training."""
+        sets = self._predict_sets(X)
+        return _device.decoded(self._targets, sets, X) if _device.stays(X) else self._targets.decode(sets, X)
+
+    def score(self, X, y, sample_weight=None) -> float:
+        """Share of rows whose predicted set is exactly right, whatever predictions are to maximise."""
+        predicted = _device.to_numpy(self._predict_sets(X))  # before y is looked at: raises NotFittedError first
+        return self._targets.share_right(predicted, _device.to_numpy(y), _device.to_numpy(sample_weight))
+
+    def _probabilities(self, X):
+        distribution = self.distribution(X)
+        if self._targets.is_one_class_per_row and len(self.classes_) == 2:
+            return distribution.cardinality_pmf()
+        return distribution.marginals()
+
     def _predict_sets(self, X):
         return self._decide(self.distribution(X))
 
     def _distribution_of(self, scores):
+        if _device.is_tensor(scores):
+            return _device.distribution(self.label_space_, scores)
         return self.label_space_.with_jobs(self.n_jobs).distribution(scores)
 
     def _decide(self, distribution):
         """Predicted sets as an indicator matrix; one class per row is always the most probable one."""
+        decision = "exact_match" if self._targets.is_one_class_per_row else self.decision
+        if _device.is_tensor(distribution.scores):
+            _device.check_options(self)
+            return _device.decide(distribution, decision)
         if self._targets.is_one_class_per_row:
             return decisions.exact_match(distribution)
         return decisions.resolve(self.decision, self.answer_sizes)(distribution)
@@ -275,10 +305,12 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
 
     def _pose(self, X, y, sample_weight, form=None):
         self._check_penalty()
+        if _device.stays(X):
+            _device.check_options(self)
         return super()._pose(X, y, sample_weight, form)
 
     def _check_weights(self, X, weights):
-        check_strength(self.C, weights, X.dtype)
+        check_strength(self.C, weights, _features.dtype_of(X))
         _features.check_float32_sums(X, weights)
 
     def _settle(self, problem, prepared, starts, *, metric_at=None, iterations=None, rows=None):
@@ -290,10 +322,18 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
         problem, from_folds = self._tuned(problem, prepared.design)
         if len(starts) == 0 and problem.is_complete and from_folds:
             starts, metric_at = from_folds, Objective.metric_near
-        objective = Objective(prepared.design, problem.space, problem.Y, **self._strengths)
+        objective = self._objective(prepared.design, problem.space, problem.Y)
         return self._conclude(
             problem, prepared, objective, starts, metric_at=metric_at, iterations=iterations, more=rows
         )
+
+    def _objective(self, design, space, Y):
+        """The objective of a fit to rows with label sets Y, which lie in memory or on a device."""
+        if not design.is_on_device:
+            return Objective(design, space, Y, **self._strengths)
+        from mlrh.fitting.device import DeviceObjective  # loads torch
+
+        return DeviceObjective(design, space, Y, **self._strengths)
 
     def _conclude(self, problem, prepared, objective, starts, *, metric_at=None, iterations=None, more=None, tell=None):
         """`_settle`, from the objective on; more are attributes to keep with the result, where it has no support_.
@@ -414,13 +454,12 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
             return np.array([_joined(objective, *start) for start in starts]), False
         if problem.is_complete:
             return objective.start(), False
-        coef, mean_score, is_interrupted = self._separate_fits(objective.rows)
+        coef, mean_score, is_interrupted = self._separate_fits(objective)
         return objective.start_from(coef, mean_score, np.zeros(objective.n_biases)), is_interrupted
 
-    def _separate_fits(self, rows):
+    def _separate_fits(self, objective):
         """Coefficients and mean scores of one logistic regression per label, fitted to its known entries."""
-        space = IndependentLabels(len(rows.label_totals))
-        objective = Objective.over(rows.for_space(space), space, **self._strengths)
+        objective = objective.in_space(IndependentLabels(objective.n_labels))
         limits = {"tol": max(self.tol, TOL_OF_STARTS), "max_iter": MAX_ITER_OF_STARTS}
         solution = self._minimise(self._default_solver, objective, objective.start(), **limits)
         coef, mean_score, _ = objective.split(solution.parameters)
@@ -428,13 +467,14 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
 
     def _minimise(self, solver, objective, start, *, tol, max_iter, iterations=None, metric_at=None, tell=None):
         """The Solution; an interrupt is raised at once unless warm_start asks to keep what was reached."""
-        function = _function(solver)
+        function = objective.solver_named(solver) or _function(solver)
         offered = dict(zip(solvers.OPTIONS, (self.mm_step, self.n_jobs, metric_at), strict=True))
         options = {option: offered[option] for option in getattr(function, "options", ())}
         if iterations is not None:
             iterations.begin(np.atleast_2d(start)[0])
         report = self._report(_name(solver), iterations, tell)
-        solution = function(objective, start, tol=tol, max_iter=max_iter, report=report, **options)
+        with telling_of_compilation(self._tell_of_compilation) if self.verbose else nullcontext():
+            solution = function(objective, start, tol=tol, max_iter=max_iter, report=report, **options)
         if not isinstance(solution, solvers.Solution):
             raise TypeError(f"A solver must return a Solution; {_name(solver)} returned a {type(solution).__name__}.")
         if iterations is not None:
@@ -469,6 +509,9 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
             return stop
 
         return report
+
+    def _tell_of_compilation(self):
+        print(f"[{type(self).__name__}] {COMPILING}", file=sys.stderr, flush=True)
 
     @property
     def _strengths(self):

@@ -4,13 +4,16 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import validate_data
 
-# Of float32 features in a fit: sums over 1e8 rows stay below 3.4e38, where float32 ends.
-LARGEST_FLOAT32 = 1e30
+from mlrh.estimators import _device
+from mlrh.estimators._device import LARGEST_FLOAT32
+
 LARGEST_FLOAT32_SUM = 1e37  # the same where rows have weights
 
 
 def validated(estimator, X, *, reset):
-    """X as an array or CSR matrix of float64 or float32; with reset, the estimator notes its columns."""
+    """X as an array, tensor or CSR matrix of float64 or float32; with reset, the estimator notes its columns."""
+    if _device.stays(X):
+        return _device.validated(estimator, X, reset=reset)
     check(X)
     X = validate_data(estimator, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
     if reset and X.dtype == np.float32:
@@ -60,7 +63,7 @@ def _outside(indices, n):
 
 def check_float32_sums(X, weights):
     """Raise a ValueError where sums of weights times features in float32 could leave its range."""
-    check_float32_largest(X.dtype, _largest(X), weights.sum())
+    check_float32_largest(dtype_of(X), _largest(X), weights.sum())
 
 
 def check_float32_largest(dtype, largest, total_weight):
@@ -80,6 +83,13 @@ def _check_float32(X):
         )
 
 
+def dtype_of(X):
+    """The type of the numbers of X, an array or a tensor, in NumPy."""
+    return np.dtype(str(X.dtype).removeprefix("torch."))
+
+
 def _largest(X):
+    if _device.is_tensor(X):
+        return float(X.abs().max())
     values = X.data if sparse.issparse(X) else X
     return max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))

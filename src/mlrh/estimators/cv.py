@@ -24,7 +24,7 @@ from mlrh import _sklearn
 from mlrh._indicators import UNKNOWN
 from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
-from mlrh.estimators import _features, _targets, _whole_fit
+from mlrh.estimators import _device, _features, _targets, _whole_fit
 from mlrh.estimators._base import MLRHBase
 from mlrh.estimators.kernel import KernelMLRHClassifier
 from mlrh.estimators.linear import MLRHClassifier
@@ -67,7 +67,8 @@ class _Chosen(MLRHBase):
         for own in settings:
             self._with_C(Cs[0], **own)._check_penalty()
         _features.check(X)
-        X, y = indexable(X, y)
+        y, sample_weight = _device.to_numpy(y), _device.to_numpy(sample_weight)
+        X, y = (X, y) if _device.stays(X) else indexable(X, y)
         if self.n_jobs == 0:
             raise ValueError(
                 "n_jobs must not be 0; use None or 1 for one process, -1 for one per core, or their number."
@@ -233,7 +234,7 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
     gammas : sequence of floats, "scale" and "auto", default=("scale",)
         Values of gamma to try; "scale" is computed from the training rows of each fold. More than one makes sense only
         for kernels that have a gamma.
-    kernel, degree, coef0
+    kernel, degree, coef0, kernel_approximation, n_components, random_state
         See KernelMLRHClassifier.
     label_space, min_labels, max_labels, size_bias, set_bias_strength, fit_intercept, solver, mm_step, tol, max_iter
         See MLRHClassifier.
@@ -280,6 +281,9 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
         kernel="rbf",
         degree=3,
         coef0=0.0,
+        kernel_approximation=None,
+        n_components=1000,
+        random_state=None,
         label_space="cardinality",
         min_labels="auto",
         max_labels="auto",
@@ -303,6 +307,9 @@ class KernelMLRHClassifierCV(_Chosen, KernelMLRHClassifier):
         self.kernel = kernel
         self.degree = degree
         self.coef0 = coef0
+        self.kernel_approximation = kernel_approximation
+        self.n_components = n_components
+        self.random_state = random_state
         self.label_space = label_space
         self.min_labels = min_labels
         self.max_labels = max_labels
@@ -398,6 +405,7 @@ def validation_scores(
     n_jobs : processes over folds and settings
     """
     tasks = [(train, held_out, setting) for train, held_out in splits for setting in settings]
+    n_jobs = 1 if _device.stays(X) else n_jobs  # rows on a device stay in this process
     form, _ = _targets.encode(y, partly_known=True)  # a fold may lack a label
     paths = Parallel(n_jobs=min(effective_n_jobs(n_jobs), len(tasks)))(
         delayed(_path_scores)(estimator, (X, y, sample_weight, form), train, held_out, setting, Cs, scorers)
@@ -484,7 +492,8 @@ class _HeldOut:
             return scorer(fitted, self._X, self._y, **arguments)
         if not isinstance(self._compared, list):  # a generator: blocks too large to keep are computed again
             self._compared = fitted._compared(self._X)
-        distribution = fitted._distribution_of(fitted._scores_of(self._compared))
+        # Held-out rows of a device are scored on the CPU: what is asked of them is written for NumPy.
+        distribution = fitted._distribution_of(_device.to_numpy(fitted._scores_of(self._compared)))
         return OF_DISTRIBUTIONS[scorer](fitted, distribution, self._y, **arguments)
 
 
@@ -498,6 +507,9 @@ def _fits(model, X, y, Cs, weight, form):
 
 def _parts(model, X, train, held_out):
     """Training and held-out rows of X; of a precomputed kernel only the columns of the training rows."""
+    if _device.stays(X):
+        is_square = getattr(model, "kernel", None) == "precomputed"
+        return (X[train][:, train], X[held_out][:, train]) if is_square else (X[train], X[held_out])
     if getattr(model, "kernel", None) != "precomputed":
         return _sklearn.safe_indexing(X, train), _sklearn.safe_indexing(X, held_out)
     X = X if sparse.issparse(X) else np.asarray(X)

@@ -5,16 +5,24 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from scipy import sparse
+from scipy import linalg, sparse
+from sklearn.kernel_approximation import Nystroem, RBFSampler
 from sklearn.metrics.pairwise import KERNEL_PARAMS, pairwise_kernels
+from sklearn.utils import check_random_state
 
+from mlrh import _budget
 from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
-from mlrh.estimators import _features
+from mlrh.estimators import _device, _features
 from mlrh.estimators._base import MLRHBase
 from mlrh.fitting.design import Design, GramFeatures
 
 BLOCK_ENTRIES = 2**22  # entries of a kernel matrix that exist at a time in predictions: 32 MB
+# Square matrices of n_samples rows that an exact fit holds at its peak: the factor of the kernel matrix, the features
+# made of it, these centred, and what the solver takes. Measured: 4.1 at 2,000 and at 5,000 rows.
+N_MATRICES = 4.1
+MANY_ROWS = 10_000  # beyond, `verbose` tells the memory of an exact fit: from 3.3 GB on
+CHECKED_ROWS = 1000  # of the training rows, for which an approximation is compared with the kernel: 8 MB each
 
 
 @dataclass(frozen=True)
@@ -27,12 +35,24 @@ class _KernelPart:
     features: GramFeatures
 
 
+@dataclass(frozen=True)
+class _ApproximatePart:
+    """The design to solve in, made of the features of a fitted Nystroem or RBFSampler, and how far these are off."""
+
+    design: Design
+    X: Any
+    gamma: float
+    kernel_map: Nystroem | RBFSampler
+    error: float
+
+
 class KernelMLRHClassifier(MLRHBase):
     """Multilabel logistic regression with kernel scores: scores = kernel(X, X_fit_) @ dual_coef_.T + intercept_.
 
     The model and the other parameters are those of MLRHClassifier; the kernel and its parameters are those of
     sklearn.svm.SVC. A linear kernel gives the same model as MLRHClassifier. Fitting takes O(n_samples^3) time and
-    O(n_samples^2) memory.
+    O(n_samples^2) memory, about 3.3 GB for 10,000 rows. With kernel_approximation it takes O(n_samples n_components^2)
+    time and O(n_samples n_components) memory.
 
     Parameters
     ----------
@@ -43,6 +63,14 @@ class KernelMLRHClassifier(MLRHBase):
         "scale" is 1 / (n_features * X.var()), "auto" is 1 / n_features.
     degree : int, default=3
     coef0 : float, default=0.0
+    kernel_approximation : {None, "nystroem", "fourier"}, default=None
+        None: the exact kernel. "nystroem": by scikit-learn's Nystroem, for any kernel that has a name; scores are
+        combinations of kernel values of n_components training rows, drawn at random. "fourier": by its RBFSampler, for
+        the RBF kernel only; scores are linear in n_components random cosines. `kernel_error_` says how far it is off.
+    n_components : int, default=1000
+        Rows or cosines of an approximation. At most as many rows as there are.
+    random_state : int, RandomState instance or None, default=None
+        For the rows or cosines of an approximation.
     l1_ratio : float, default=0.0
         Must be 0: there are no coefficients of features for an L1 penalty to bring to 0.
     label_space, min_labels, max_labels, size_bias, set_bias_strength, C, fit_intercept, solver, mm_step, tol, max_iter
@@ -53,9 +81,17 @@ class KernelMLRHClassifier(MLRHBase):
     Attributes
     ----------
     dual_coef_ : array of shape (n_labels, n_fit)
-    X_fit_ : training rows of positive weight, (n_fit, n_features); None for a precomputed kernel
+        With kernel_approximation="fourier" those of the cosines, (n_labels, n_components).
+    X_fit_ : array or sparse matrix of shape (n_fit, n_features)
+        Training rows of positive weight; with kernel_approximation="nystroem" those that were drawn. None for a
+        precomputed kernel and with kernel_approximation="fourier".
     support_ : array of shape (n_fit,)
-        Indices of these rows in the X of training.
+        Indices of these rows in the X of training; with kernel_approximation="fourier" of all rows of positive weight.
+    kernel_map_ : RBFSampler or None
+        With kernel_approximation="fourier" the map from X to cosines.
+    kernel_error_ : float
+        How far an approximation is off: |approximate - exact| / |exact| of the kernel matrix of at most 1,000 training
+        rows, drawn at random, by Frobenius norms. 0 for the exact kernel. Also printed if verbose.
     intercept_, classes_, min_labels_, max_labels_, size_bias_, sets_, set_bias_, set_bias_strength_, label_space_
         See MLRHClassifier.
     n_iter_, objective_, history_, n_features_in_, feature_names_in_
@@ -78,9 +114,15 @@ class KernelMLRHClassifier(MLRHBase):
         "gamma": [StrOptions({"scale", "auto"}), Interval(Real, 0.0, None, closed="left")],
         "degree": [Interval(Integral, 0, None, closed="left")],
         "coef0": [Interval(Real, None, None, closed="neither")],
+        "kernel_approximation": [StrOptions({"nystroem", "fourier"}), None],
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "random_state": ["random_state"],
     }
     dual_coef_: np.ndarray
     X_fit_: Any
+    # Models in files of earlier formats have neither attribute: they are exact.
+    kernel_map_: RBFSampler | None = None
+    kernel_error_: float = 0.0
 
     def __init__(
         self,
@@ -89,6 +131,9 @@ class KernelMLRHClassifier(MLRHBase):
         gamma="scale",
         degree=3,
         coef0=0.0,
+        kernel_approximation=None,
+        n_components=1000,
+        random_state=None,
         label_space="cardinality",
         min_labels="auto",
         max_labels="auto",
@@ -111,6 +156,9 @@ class KernelMLRHClassifier(MLRHBase):
         self.gamma = gamma
         self.degree = degree
         self.coef0 = coef0
+        self.kernel_approximation = kernel_approximation
+        self.n_components = n_components
+        self.random_state = random_state
         self.label_space = label_space
         self.min_labels = min_labels
         self.max_labels = max_labels
@@ -138,7 +186,18 @@ class KernelMLRHClassifier(MLRHBase):
         X = _features.validated(self, X, reset=reset)
         if reset and self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
             raise ValueError(f"A precomputed kernel matrix must be square in fit; got shape {X.shape}.")
+        if reset and self.kernel_approximation is not None:
+            self._check_approximation(X)
         return X
+
+    def _check_approximation(self, X):
+        what = f"kernel_approximation={self.kernel_approximation!r}"
+        if self.kernel_approximation == "fourier" and self.kernel != "rbf":
+            raise ValueError(f"{what} is for kernel='rbf' only; got {self.kernel!r}. Use 'nystroem' or None.")
+        if callable(self.kernel) or self.kernel == "precomputed":
+            raise ValueError(f"{what} needs a kernel that has a name; got {self.kernel!r}. Use None.")
+        if _device.is_tensor(X):
+            raise ValueError(f"{what} is for X on the CPU; got X on a device. Use None, or move X to the CPU.")
 
     def _check_penalty(self):
         if self.l1_ratio > 0:
@@ -156,25 +215,82 @@ class KernelMLRHClassifier(MLRHBase):
 
     def _prepare(self, X, weights, C, *, keep_gram=False):
         gamma = self._gamma_value(X, weights)
+        if self.kernel_approximation is not None:
+            return self._approximated(X, weights, gamma, keep_gram)
+        if not _device.is_tensor(X):
+            self._check_memory(X.shape[0])
         gram = self._kernel_matrix(X, X, gamma)
+        if _device.is_tensor(gram):
+            if self.kernel == "precomputed":
+                _check_symmetric(gram)
+                gram = 0.5 * (gram + gram.T)
+            features = _device.gram_features(gram)
+            design = _device.design(features.features, weights, self.fit_intercept)
+            return _KernelPart(design, X, gamma, features)
         # scikit-learn's own kernels are symmetric; others may be off by rounding, so the mean is taken.
         if callable(self.kernel) or self.kernel == "precomputed":
             _check_symmetric(gram)
             gram = 0.5 * (gram + gram.T)
         features = GramFeatures(gram)
+        del gram  # makes room for the centred features
         options = {"fit_intercept": self.fit_intercept, "keep_gram": keep_gram, "n_jobs": self.n_jobs}
         design = Design(features.features, weights, n_leading=features.n_leading, **options)
         return _KernelPart(design, X, gamma, features)
 
+    def _check_memory(self, n_samples):
+        """Tell the memory that an exact fit will take where it is much; a MemoryError where there isn't as much."""
+        needed, available = N_MATRICES * 8 * n_samples**2, _budget.available()
+        if available is not None and needed > available:
+            has_name = not callable(self.kernel) and self.kernel != "precomputed"  # others are not approximated
+            advice = "Use kernel_approximation='nystroem', or fewer rows." if has_name else "Use fewer rows."
+            raise MemoryError(
+                f"A fit with the exact kernel of {n_samples} rows takes about {needed / 1e9:.1f} GB, and "
+                f"{available / 1e9:.1f} GB are available. {advice}"
+            )
+        if self.verbose and n_samples > MANY_ROWS:
+            print(f"[{type(self).__name__}] exact kernel of {n_samples} rows: about {needed / 1e9:.1f} GB of memory")
+
+    def _approximated(self, X, weights, gamma, keep_gram):
+        """The _ApproximatePart of the rows."""
+        # In float64, as exact kernels are: in float32 Nystroem would divide by the roots of eigenvalues that are noise.
+        X64, random = X.astype(np.float64, copy=False), check_random_state(self.random_state)
+        kernel_map = self._new_map(X.shape[0], gamma, random.randint(2**31 - 1)).fit(X64)
+        error = self._error_of(kernel_map, X64[random.permutation(X.shape[0])[:CHECKED_ROWS]], gamma)
+        if self.verbose:
+            words = f"kernel_approximation={self.kernel_approximation!r}, {kernel_map.n_components} components"
+            print(f"[{type(self).__name__}] {words}: relative error of the kernel {error:.2g}")
+        options = {"fit_intercept": self.fit_intercept, "keep_gram": keep_gram, "n_jobs": self.n_jobs}
+        return _ApproximatePart(Design(kernel_map.transform(X64), weights, **options), X, gamma, kernel_map, error)
+
+    def _new_map(self, n_samples, gamma, seed):
+        if self.kernel_approximation == "fourier":
+            return RBFSampler(gamma=gamma, n_components=self.n_components, random_state=seed)
+        parameters = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
+        n_components = min(self.n_components, n_samples)
+        return Nystroem(self.kernel, n_components=n_components, random_state=seed, **parameters)
+
+    def _error_of(self, kernel_map, X, gamma):
+        """|approximate - exact| / |exact| of the kernel matrix of X, by Frobenius norms."""
+        exact, features = self._kernel_matrix(X, X, gamma), kernel_map.transform(X)
+        norm = float(linalg.norm(exact))
+        return float(linalg.norm(features @ features.T - exact)) / norm if norm > 0 else 0.0
+
     def _earlier_scores(self, X):
-        return self._kernel_matrix(X, self.X_fit_, self._gamma) @ self.dual_coef_.T.astype(np.float64), self.intercept_
+        values = _device.to_numpy(self._kernel_block(X)[0])
+        return values @ self.dual_coef_.T.astype(np.float64), self.intercept_
 
     def _project(self, prepared, earlier):
         scores, intercept = earlier
+        if isinstance(prepared, _ApproximatePart):
+            mean = prepared.design.weights @ scores / prepared.design.total_weight
+            mean = mean if self.fit_intercept else np.zeros_like(mean)
+            return linalg.lstsq(prepared.design.X, scores - mean, check_finite=False)[0], intercept + mean
         coef = prepared.features.from_scores(scores)
         return coef, intercept + prepared.design.mean @ coef
 
     def _warn_of_rounding(self, prepared):
+        if isinstance(prepared, _ApproximatePart):
+            return  # kernel_error_ tells of more than rounding
         # The penalty is 1/C: what rounding hides of the kernel matrix matters if it is not small beside that.
         if prepared.features.lost > 0.01 / self.C > 0:
             warn(
@@ -182,14 +298,36 @@ class KernelMLRHClassifier(MLRHBase):
                 "Scale the features, for example with StandardScaler.",
             )
 
+    def _attributes(self, problem, prepared, found):
+        attributes = super()._attributes(problem, prepared, found)
+        if self.kernel_approximation == "nystroem":
+            attributes["support_"] = problem.support[prepared.kernel_map.component_indices_]
+        return attributes
+
     def _attributes_of(self, prepared, coef, mean_score):
-        dtype = prepared.X.dtype
+        dtype = _features.dtype_of(prepared.X)
+        intercept = (mean_score - prepared.design.mean @ coef).astype(dtype)
+        if isinstance(prepared, _ApproximatePart):
+            return {"_gamma": prepared.gamma, "intercept_": intercept, **self._approximation_of(prepared, coef)}
         return {
             "_gamma": prepared.gamma,
-            "X_fit_": None if self.kernel == "precomputed" else prepared.X.copy(),  # the caller may change X later
+            "kernel_map_": None,
+            "kernel_error_": 0.0,
+            # A copy, because the caller may change X later.
+            "X_fit_": None if self.kernel == "precomputed" else _device.copied(prepared.X),
             "dual_coef_": np.ascontiguousarray(prepared.features.to_dual(coef).T).astype(dtype),
-            "intercept_": (mean_score - prepared.design.mean @ coef).astype(dtype),
+            "intercept_": intercept,
         }
+
+    def _approximation_of(self, prepared, coef):
+        """The fitted attributes that stand for the features of an approximation, by name."""
+        kernel_map, drawn = prepared.kernel_map, self.kernel_approximation == "nystroem"
+        # The features of Nystroem are kernel(X, components) @ normalization.T, so that scores have the form of exact
+        # ones. Its dual coefficients may be huge and cancel: they stay in float64, whatever the type of X.
+        dual = kernel_map.normalization_.T @ coef if drawn else coef
+        rows = prepared.X[kernel_map.component_indices_] if drawn else None
+        fitted = {"X_fit_": rows, "kernel_map_": None if drawn else kernel_map, "kernel_error_": prepared.error}
+        return {**fitted, "dual_coef_": np.ascontiguousarray(dual.T)}
 
     def _compared(self, X):
         """Kernel values of X and the rows of the fit, in blocks: a list of one, or a generator of several."""
@@ -201,14 +339,28 @@ class KernelMLRHClassifier(MLRHBase):
         return (self._kernel_block(X[start : start + step]) for start in range(0, n_rows, step))
 
     def _kernel_block(self, X):
-        return self._kernel_matrix(X, self.X_fit_, self._gamma), X.dtype
+        """Kernel values of X and the rows of the fit, or cosines that stand for them, in float64; and the type of X."""
+        if self.kernel_map_ is None:
+            return self._kernel_matrix(X, self.X_fit_, self._gamma), X.dtype
+        if _device.is_tensor(X):
+            raise ValueError("A model with kernel_approximation='fourier' is for X on the CPU; got X on a device.")
+        return self.kernel_map_.transform(X.astype(np.float64, copy=False)), X.dtype
 
     def _scores_of(self, compared):
-        parts = [(block @ self.dual_coef_.T + self.intercept_).astype(dtype) for block, dtype in compared]
-        return np.concatenate(parts)
+        parts = []
+        for block, dtype in compared:
+            if _device.is_tensor(block):
+                dual, intercept = (_device.tensor_like(values, block) for values in (self.dual_coef_, self.intercept_))
+                parts.append((block @ dual.T + intercept).to(dtype))
+            else:
+                parts.append((block @ self.dual_coef_.T + self.intercept_).astype(dtype))
+        return _device.concatenated(parts)
 
     def _kernel_matrix(self, X, other, gamma):
         """Kernel values (n_samples, n_fit) in float64: in float32 the matrix could have negative eigenvalues."""
+        if _device.is_tensor(X):
+            parameters = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
+            return _device.kernel_matrix(self.kernel, X, other, **parameters)
         if self.kernel == "precomputed":
             return np.asarray(X.toarray() if sparse.issparse(X) else X, np.float64)
         X, other = X.astype(np.float64, copy=False), other.astype(np.float64, copy=False)
@@ -222,7 +374,7 @@ class KernelMLRHClassifier(MLRHBase):
             return float(self.gamma)
         if self.gamma == "auto":
             return 1.0 / X.shape[1]
-        return gamma_scale(X, weights)
+        return _device.gamma_scale(X, weights) if _device.is_tensor(X) else gamma_scale(X, weights)
 
 
 def gamma_scale(X, weights=None) -> float:
@@ -237,7 +389,7 @@ def gamma_scale(X, weights=None) -> float:
 
 
 def _check_symmetric(gram):
-    difference, largest = np.abs(gram - gram.T).max(), np.abs(gram).max()
+    difference, largest = abs(gram - gram.T).max(), abs(gram).max()
     if difference > 1e-8 * largest:
         raise ValueError(
             f"The kernel matrix must be symmetric; entries differ by up to {difference:.3g} across the diagonal, where "

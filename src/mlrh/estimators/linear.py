@@ -15,9 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from mlrh import _sklearn
 from mlrh._indicators import UNKNOWN
 from mlrh._warnings import warn
-from mlrh.estimators import _chunks, _features, _targets
+from mlrh.estimators import _chunks, _device, _features, _targets
 from mlrh.estimators._base import N_TUNING_FOLDS, MLRHBase, check_strength, tuning_sample, warn_where_undetermined
-from mlrh.fitting.checkpoint import Checkpoint, digest_of
+from mlrh.fitting.checkpoint import Checkpoint, DigestOfRows, check_folder, digest_of
 from mlrh.fitting.design import Design, GramRows, OrthogonalRows, row_space
 from mlrh.fitting.metric import needs_gram
 from mlrh.fitting.objective import Objective
@@ -121,7 +121,7 @@ class MLRHClassifier(MLRHBase):
         in the open space one per size and per seen set.
     set_bias_strength : float or "auto", default="auto"
         Open space only: how strongly biases of sets are held to 0, by strength/2 * set_bias^2 in units of the loss.
-        "auto" chooses it on held-out rows, by three further fits without these biases to at most 5,000 rows.
+        "auto" chooses it on held-out rows, by two further fits without these biases to at most 5,000 rows.
     C : float, default=1.0
         Inverse strength of the penalty, as in LogisticRegression: the objective is C * loss + |coef|^2 / 2. np.inf: no
         penalty. Intercepts and biases are only penalised as much as it takes to keep them finite.
@@ -138,6 +138,8 @@ class MLRHClassifier(MLRHBase):
         long; allowed where it can't increase the objective (cardinality space without size_bias).
     tol : float, default=1e-7
         Stop when the decrease that is left is estimated at no more than tol times the loss of the uniform distribution.
+        What that means for probabilities, on seven public sets: 1e-5 ends within 3e-2 of the optimum's, 1e-6 within
+        6e-3, 1e-7 within 2e-3 (docs/speed.md).
     max_iter : int, default=1000
     warm_start : bool, default=False
         Start from the last fit, if it has the same features and labels. If Ctrl-C interrupts such a fit, what it has
@@ -155,7 +157,8 @@ class MLRHClassifier(MLRHBase):
         Threads over rows in the cardinality space and in products with sparse features or few labels. None: all usable
         cores, 1 inside a joblib worker.
     verbose : int, default=0
-        1 prints a line per iteration. `set_callbacks` takes scikit-learn's callbacks, such as ProgressBar.
+        1 prints a line per iteration, and says on standard error when kernels have to be compiled first.
+        `set_callbacks` takes scikit-learn's callbacks, such as ProgressBar.
 
     Attributes
     ----------
@@ -266,6 +269,7 @@ class MLRHClassifier(MLRHBase):
         -------
         self
         """
+        _device.refuse(X, "partial_fit")
         self._check_penalty()
         is_first = not hasattr(self, "_kept")
         if is_first and hasattr(self, "n_samples_seen_"):
@@ -305,7 +309,7 @@ class MLRHClassifier(MLRHBase):
 
     @available_if(_has_one_C)
     @_sklearn.fit_context(prefer_skip_nested_validation=True)
-    def fit_chunks(self, chunks, classes=None, *, checkpoint=None) -> Self:
+    def fit_chunks(self, chunks, classes=None, *, unknown=None, checkpoint=None) -> Self:
         """Fit to rows that need not fit into memory: the model is that of `fit` to all rows together.
 
         The chunks are gone through once for each evaluation of the objective, and two or three times before: one looks
@@ -328,9 +332,13 @@ class MLRHClassifier(MLRHBase):
         classes : array-like, optional
             All labels or classes, as for `partial_fit`. Needed where Y holds label sets or one class per row, and for
             CSV and Parquet files, where they are the names of the label columns.
+        unknown : str, optional
+            The text of unknown labels in CSV, JSON lines and Parquet files, as for `mlrh.data.read`: "" takes empty and
+            missing ones, which are an error by default. Arrays have NaN there.
         checkpoint : path, optional
-            A file to which the answer of each pass is added. The same call after the fit was killed goes on where it
-            was. A file of other rows or parameters is an error. It may be deleted after the fit.
+            A file, in a folder that exists, to which the answer of each pass is added. The same call after the fit was
+            killed goes on where it was. A file of other rows or parameters is an error. It may be deleted after the
+            fit.
 
         Returns
         -------
@@ -338,9 +346,11 @@ class MLRHClassifier(MLRHBase):
             Without `support_`. With verbose=1 passes, the objective and the time left are shown.
         """
         self._check_penalty()
-        with _chunks.opened(chunks, classes) as source, _chunks.progress_of(self) as progress:
+        if checkpoint is not None:
+            check_folder(checkpoint)  # before the first look at the rows, which may take long
+        with _chunks.opened(chunks, classes, unknown) as source, _chunks.progress_of(self) as progress:
             noting = copy(self)  # gets n_features_in_ and names: if this call fails, self keeps what it had
-            rows = _chunks.CheckedChunks(source, noting, progress)
+            rows = _chunks.CheckedChunks(source, noting, progress, None if checkpoint is None else DigestOfRows())
             look = rows.look()
             problem = self._problem(None, look.Y, look.counts, look.places, look.form, noting, counts=look.counts)
             if not look.form.is_one_class_per_row:
@@ -350,11 +360,13 @@ class MLRHClassifier(MLRHBase):
 
     def _solve_chunks(self, problem, chunks, features, *, checkpoint, progress):
         """Fit to the chunks of a problem, of which the sums of features are known, and keep the result."""
+        # Before the space is tuned, which may round differently on another machine; what passes answer is the same.
+        described = None if checkpoint is None else self._described(problem, features, chunks.digest.text())
         problem, start = self._tuned_on_sample(problem, features.n_samples, partial(_chunks.sampled, chunks))
         options = self._options_of_sums(problem, features)
         with ExitStack() as stack:
-            if checkpoint is not None:
-                options["checkpoint"] = stack.enter_context(Checkpoint(checkpoint, self._described(problem, features)))
+            if described is not None:
+                options["checkpoint"] = stack.enter_context(Checkpoint(checkpoint, described))
             rows = RowsInChunks(chunks, features, problem.space, n_jobs=self.n_jobs, **options)
             self._solve_sums(problem, rows, start, progress)
 
@@ -390,17 +402,20 @@ class MLRHClassifier(MLRHBase):
         space, start = self._tuned_space(problem.space, design, np.arange(len(Y)), sets, n_rows)
         return replace(problem, space=space), (start, design.mean)
 
-    def _described(self, problem, features):
-        """What a fit to chunks is about, by name, each as a short text: a checkpoint is of use for nothing else."""
+    def _described(self, problem, features, rows):
+        """What a fit to chunks is about, by name, each as a short text: a checkpoint is of use for nothing else.
+
+        rows is the digest of all rows. Sums over them don't do: they round differently on another machine.
+        """
         space, solver = problem.space, self.solver if isinstance(self.solver, str) else repr(self.solver)
-        sums = (features.total_weight, features.mean, features.squares, problem.weights)
+        penalty = (self.C, self.l1_ratio, self.set_bias_strength)
         return {
             "the number of rows": str(features.n_samples),
             "the number of features": str(features.n_features),
             "the labels": digest_of(problem.form.classes),
-            "the label space": digest_of(type(space).__name__, repr(space.to_dict())),
-            "the sums of the features and of the label sets": digest_of(str(features.dtype), *sums),
-            "the parameters": repr((self.C, self.l1_ratio, self.fit_intercept, solver, self.mm_step, self.warm_start)),
+            "the label space": digest_of(type(space).__name__, *space.to_dict().items()),
+            "the rows": rows,
+            "the parameters": repr((*penalty, self.fit_intercept, solver, self.mm_step, self.warm_start)),
         }
 
     def largest_weights(self, n: int = 10, *, feature_names=None) -> dict[Any, list[tuple[str, float]]]:
@@ -432,6 +447,9 @@ class MLRHClassifier(MLRHBase):
         return ("linear",)
 
     def _prepare(self, X, weights, C, *, keep_gram=False):
+        if _device.is_tensor(X):
+            design = _device.design(X, weights, self.fit_intercept)
+            return _LinearPart(design, design, None)
         options = {"fit_intercept": self.fit_intercept, "keep_gram": keep_gram, "n_jobs": self.n_jobs}
         outer = Design(X, weights, **options)
         rows = row_space(outer, C) if self.l1_ratio == 0 else None  # an L1 penalty needs the coefficients of X itself
@@ -458,6 +476,9 @@ class MLRHClassifier(MLRHBase):
 
     def _scores_of(self, compared):
         X = compared
+        if _device.is_tensor(X):
+            coef, intercept = (_device.tensor_like(values, X) for values in (self.coef_, self.intercept_))
+            return X @ coef.T + intercept
         return _products(X, self.coef_.astype(X.dtype, copy=False)) + self.intercept_.astype(X.dtype, copy=False)
 
 

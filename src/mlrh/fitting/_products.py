@@ -6,20 +6,27 @@ SciPy multiplies sparse matrices in one thread, and BLAS is slow where one facto
 import numpy as np
 
 from mlrh._parallel import kernel, map_blocks
-from mlrh._simd import LANES, load, splat, store
+from mlrh._simd import LANES, load, load_from, splat, store
 
+FEW_COLUMNS = 3 * LANES  # of the dense factor of a sparse matrix, whose sums stay in registers
 TARGET_OPERATIONS = 2_000_000  # multiplications of one block: about a millisecond, so that threads share them evenly
 
 
 def multiply_sparse(matrix, dense, *, n_jobs=None):
     """matrix @ dense, (n_rows, n_columns) in the type of the matrix's data."""
-    dense = np.ascontiguousarray(dense, matrix.data.dtype)
-    result = np.empty((matrix.shape[0], dense.shape[1]), dense.dtype)
+    result = np.empty((matrix.shape[0], dense.shape[1]), matrix.data.dtype)
+    if dense.shape[1] <= FEW_COLUMNS:
+        dense = np.ascontiguousarray(dense, np.float64)
+        # Vectors are read beyond the end of a row: the last rows, from `border` on, have zeros behind them.
+        border = max(0, dense.size - FEW_COLUMNS)
+        end = np.concatenate([dense.ravel()[border:], np.zeros(FEW_COLUMNS)])
+        multiply, factor = _multiply_few_columns, (dense.ravel(), end, dense.shape[1])
+    else:
+        multiply, factor = _multiply_sparse_rows, (np.ascontiguousarray(dense, matrix.data.dtype),)
 
     def work(rows):
-        _multiply_sparse_rows(
-            matrix.data, matrix.indices, matrix.indptr[rows.start : rows.stop + 1], dense, result[rows]
-        )
+        starts = matrix.indptr[rows.start : rows.stop + 1]
+        multiply(matrix.data, matrix.indices, starts, *factor, result[rows])
 
     operations_per_row = matrix.nnz * dense.shape[1] / max(matrix.shape[0], 1)
     rows_per_block = int(max(1, TARGET_OPERATIONS // max(1.0, operations_per_row)))
@@ -47,6 +54,34 @@ def _multiply_sparse_rows(data, indices, starts, dense, result):
             for k in range(n_columns):
                 row[k] += a * first[k]
             entry += 1
+
+
+@kernel
+def _multiply_few_columns(data, indices, starts, dense, end, n_columns, result):
+    """Write matrix @ dense for at most FEW_COLUMNS columns; a row of the result is kept in registers.
+
+    dense has its rows one after the other in one dimension, and end the entries from dense.size - FEW_COLUMNS on (all,
+    if there are fewer) with zeros behind them.
+    """
+    border = max(0, len(dense) - FEW_COLUMNS)
+    row = np.empty((3, LANES))
+    for i in range(result.shape[0]):
+        first = second = third = splat(0.0)
+        for entry in range(starts[i], starts[i + 1]):
+            value, at = splat(data[entry]), indices[entry] * n_columns
+            if at < border:
+                first += value * load_from(dense, at)
+                second += value * load_from(dense, at + LANES)
+                third += value * load_from(dense, at + 2 * LANES)
+            else:
+                first += value * load_from(end, at - border)
+                second += value * load_from(end, at - border + LANES)
+                third += value * load_from(end, at - border + 2 * LANES)
+        store(row, 0, first)
+        store(row, 1, second)
+        store(row, 2, third)
+        for k in range(n_columns):
+            result[i, k] = row[k // LANES, k % LANES]
 
 
 def multiply_sparse_transposed(matrix, dense, *, n_jobs=None):
@@ -85,12 +120,18 @@ def _add_sparse_transposed(data, indices, starts, dense, sums):
 
 @kernel
 def add_weighted_squares(data, indices, starts, places, weights, sums):
-    """Add sum_i w_i z_i z_i' of sparse rows z = (1, x), where column j of x has the place places[j], or none: -1.
+    """Add sum_i w_i z_i z_i' of sparse rows z = (1, x), where column j of x has the place places[j], or none: 0.
 
     places of columns count from 1; sums is square, with a row and column for the 1 and for each place.
     """
-    found, values = np.empty(len(sums), np.int64), np.empty(len(sums))
+    # By the longest row, not by the places: a row may hold the same column several times, which adds up.
+    most = 1
     for i in range(len(weights)):
+        most = max(most, 1 + starts[i + 1] - starts[i])
+    found, values = np.empty(most, np.int64), np.empty(most)
+    for i in range(len(weights)):
+        if weights[i] == 0.0:  # as the misfit of most rows is
+            continue
         found[0], values[0], n_found = 0, 1.0, 1
         for entry in range(starts[i], starts[i + 1]):
             if places[indices[entry]] > 0:
@@ -103,6 +144,20 @@ def add_weighted_squares(data, indices, starts, places, weights, sums):
 
 
 TARGET_ENTRIES = 1_000_000  # of the large matrix in one block, for each vector of columns: under a millisecond
+
+
+FEW_LABELS = 32  # with fewer, BLAS is faster with a large matrix on the right, and `multiply_thin` can be faster still
+MIN_ENTRIES = 80_000  # of the matrix; below, BLAS is as fast
+
+
+def are_thin(matrix, factor):
+    """Whether `multiply_thin`, or its transposed, is faster than BLAS for a dense matrix and a factor.
+
+    With more than 4,096 columns of the matrix the sums of the kernel leave the cache; with fewer than 16, packing the
+    factor into vectors costs as much as reading the matrix.
+    """
+    is_large = matrix.size >= MIN_ENTRIES and 16 <= matrix.shape[1] <= 4096
+    return is_large and factor.shape[1] < FEW_LABELS and matrix.flags.c_contiguous
 
 
 def multiply_thin(matrix, thin, *, n_jobs=None):
@@ -139,12 +194,12 @@ def multiply_thin_transposed(matrix, thin, *, n_jobs=None):
 
 
 def _rows_per_block(matrix, packed):
-    """Number of rows of a block, a multiple of 8: kernels take 8 at a time.
+    """Number of rows of a block, a multiple of 6: kernels take so many at a time.
 
     Each block of `multiply_thin_transposed` has sums of its own; it has enough rows to make these small beside them.
     """
     n_groups = len(packed)
-    return int(max(8 * n_groups, TARGET_ENTRIES // max(1, 8 * matrix.shape[1] * n_groups))) * 8
+    return int(max(12 * n_groups, TARGET_ENTRIES // max(1, 6 * matrix.shape[1] * n_groups))) * 6
 
 
 def _packed(thin):
@@ -167,15 +222,15 @@ def _unpack(packed, result):
 
 @kernel
 def _multiply_rows(matrix, columns, products):
-    """Write matrix @ columns; eight rows at a time, so that a vector of columns is read an eighth as often."""
+    """Write matrix @ columns; six rows at a time, so that a vector of columns is read a sixth as often."""
     n_rows, n_entries = matrix.shape
-    for i in range(0, n_rows - 7, 8):
-        a, b, c, d, e, f, g, h = (
-            matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3],
-            matrix[i + 4], matrix[i + 5], matrix[i + 6], matrix[i + 7],
+    for i in range(0, n_rows - 5, 6):
+        a, b, c, d, e, f = (
+            matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3], matrix[i + 4], matrix[i + 5],
         )  # fmt: skip
-        # Eight sums in named variables stay in registers; in an array they would not.
-        sum_a = sum_b = sum_c = sum_d = sum_e = sum_f = sum_g = sum_h = splat(0.0)
+        # Six sums in named variables stay in registers; in an array they would not, nor would eight with AVX2, whose
+        # sixteen registers hold four doubles each: that took more than twice as long.
+        sum_a = sum_b = sum_c = sum_d = sum_e = sum_f = splat(0.0)
         for k in range(n_entries):
             own = load(columns, k)
             sum_a += splat(a[k]) * own
@@ -184,17 +239,13 @@ def _multiply_rows(matrix, columns, products):
             sum_d += splat(d[k]) * own
             sum_e += splat(e[k]) * own
             sum_f += splat(f[k]) * own
-            sum_g += splat(g[k]) * own
-            sum_h += splat(h[k]) * own
         store(products, i, sum_a)
         store(products, i + 1, sum_b)
         store(products, i + 2, sum_c)
         store(products, i + 3, sum_d)
         store(products, i + 4, sum_e)
         store(products, i + 5, sum_f)
-        store(products, i + 6, sum_g)
-        store(products, i + 7, sum_h)
-    for i in range(n_rows - n_rows % 8, n_rows):
+    for i in range(n_rows - n_rows % 6, n_rows):
         total = splat(0.0)
         for k in range(n_entries):
             total += splat(matrix[i, k]) * load(columns, k)
@@ -203,20 +254,18 @@ def _multiply_rows(matrix, columns, products):
 
 @kernel
 def _add_transposed(matrix, columns, sums):
-    """Add matrix.T @ columns; eight rows at a time, so that the sums are read and written an eighth as often."""
+    """Add matrix.T @ columns; six rows at a time, so that the sums are read and written a sixth as often."""
     n_rows, n_entries = matrix.shape
-    for i in range(0, n_rows - 7, 8):
-        a, b, c, d, e, f, g, h = (
-            matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3],
-            matrix[i + 4], matrix[i + 5], matrix[i + 6], matrix[i + 7],
+    for i in range(0, n_rows - 5, 6):
+        a, b, c, d, e, f = (
+            matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3], matrix[i + 4], matrix[i + 5],
         )  # fmt: skip
-        of_a, of_b, of_c, of_d = load(columns, i), load(columns, i + 1), load(columns, i + 2), load(columns, i + 3)
-        of_e, of_f, of_g, of_h = load(columns, i + 4), load(columns, i + 5), load(columns, i + 6), load(columns, i + 7)
+        of_a, of_b, of_c = load(columns, i), load(columns, i + 1), load(columns, i + 2)
+        of_d, of_e, of_f = load(columns, i + 3), load(columns, i + 4), load(columns, i + 5)
         for k in range(n_entries):
-            total = load(sums, k) + splat(a[k]) * of_a + splat(b[k]) * of_b + splat(c[k]) * of_c + splat(d[k]) * of_d
-            total = total + splat(e[k]) * of_e + splat(f[k]) * of_f + splat(g[k]) * of_g + splat(h[k]) * of_h
-            store(sums, k, total)
-    for i in range(n_rows - n_rows % 8, n_rows):
+            total = load(sums, k) + splat(a[k]) * of_a + splat(b[k]) * of_b + splat(c[k]) * of_c
+            store(sums, k, total + splat(d[k]) * of_d + splat(e[k]) * of_e + splat(f[k]) * of_f)
+    for i in range(n_rows - n_rows % 6, n_rows):
         own = load(columns, i)
         for k in range(n_entries):
             store(sums, k, load(sums, k) + splat(matrix[i, k]) * own)

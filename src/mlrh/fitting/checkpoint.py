@@ -17,11 +17,22 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from scipy import sparse
 
 from mlrh._files import lock, replacing
+from mlrh._parallel import kernel
 
 MAGIC = b"mlrh-checkpoint-1\n"
 LONGEST_LINE = 2**20  # bytes of a line of JSON: names of many labels are only kept as a digest
+
+
+def check_folder(path) -> None:
+    """Raise a ValueError where the folder of a checkpoint is not there."""
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise ValueError(
+            f"The folder of a checkpoint must exist; there is no folder {folder}, so create it or choose another file."
+        )
 
 
 class Checkpoint:
@@ -119,13 +130,70 @@ def digest_of(*values: Any) -> str:
     """A short text that differs where any of the values does: arrays, numbers, texts, and lists of these."""
     total = hashlib.sha256()
     for value in values:
-        array = np.asarray(value)
-        if array.dtype == object:
-            array = np.asarray(repr(array.tolist()))
-        total.update(f"{array.dtype.str}{array.shape}".encode())
-        total.update(np.ascontiguousarray(array).tobytes())
+        _add_value(total, value)
     return total.hexdigest()[:32]
+
+
+def _add_value(total, value):
+    if isinstance(value, list | tuple):
+        total.update(f"list {len(value)}".encode())
+        for own in value:
+            _add_value(total, own)
+        return
+    array = np.asarray(value)
+    if array.dtype == object:
+        array = np.asarray(repr(array.tolist()))
+    total.update(f"{array.dtype.str}{array.shape}".encode())
+    total.update(np.ascontiguousarray(array).tobytes())
 
 
 def _digest(question, arguments):
     return digest_of(question, *arguments)
+
+
+KEYS = 1024  # words of 8 bytes that are multiplied and added up to one: few enough to stay in the cache
+LOW, HALF = np.uint64(2**32 - 1), np.uint64(32)
+
+
+class DigestOfRows:
+    """A short text that differs where any bit of the rows does, or their order; `add` is told them chunk by chunk.
+
+    A cryptographic digest of all bytes would take longer than a pass. So blocks of KEYS words are first multiplied and
+    added up to one word each, by NH (of the message code UMAC): two blocks that differ have the same sum with a chance
+    of 2^-32. Only the sums are digested, in order.
+    """
+
+    def __init__(self):
+        self._total = hashlib.blake2b(digest_size=16)
+        self._keys = np.frombuffer(hashlib.shake_128(b"rows").digest(8 * KEYS), np.uint64)
+
+    def add(self, X, Y, weights):
+        """Note further rows: X dense or CSR, Y and weights (n_samples, ...)."""
+        parts = (X.data, X.indices, X.indptr) if sparse.issparse(X) else (X,)
+        self._total.update(f"{X.shape}".encode())
+        for array in (*parts, Y, weights):
+            self._add_array(np.ascontiguousarray(array))
+
+    def text(self) -> str:
+        return self._total.hexdigest()
+
+    def _add_array(self, array):
+        self._total.update(f"{array.dtype.str}{array.shape}".encode())
+        content = array.reshape(-1).view(np.uint8)
+        whole = len(content) // 8 * 8
+        words = content[:whole].view(np.uint64)
+        sums = np.empty(-(-len(words) // KEYS), np.uint64)
+        _add_up_words(words, self._keys, sums)
+        self._total.update(sums.tobytes())
+        self._total.update(content[whole:])
+
+
+@kernel
+def _add_up_words(words, keys, sums):
+    """Write sum_i (low_i + low key_i) (high_i + high key_i) of each block; halves modulo 2^32, the sum modulo 2^64."""
+    for block in range(len(sums)):
+        first, total = block * len(keys), np.uint64(0)
+        for i in range(min(len(keys), len(words) - first)):
+            word, key = words[first + i], keys[i]
+            total += ((word + key) & LOW) * (((word >> HALF) + (key >> HALF)) & LOW)
+        sums[block] = total

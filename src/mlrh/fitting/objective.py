@@ -74,6 +74,14 @@ class Objective:
 
     offers = frozenset({"hessian", "metric", "majoriser", "l1"})
 
+    def in_space(self, space):
+        """The objective of the same rows and penalties in another label space."""
+        return type(self).over(self.rows.for_space(space), space, alpha=self.alpha, l1=self.l1)
+
+    def solver_named(self, name):
+        """The function of a solver that works on the vectors of this objective only; None for the usual ones."""
+        return None
+
     @cached_property
     def scale(self):
         """The loss of the uniform distribution over the sets (over two at least): tol is relative to it."""
@@ -145,6 +153,21 @@ class Objective:
         """value_and_gradient, then curvatures of scores, misfit and curvatures of biases (see `Rows`)."""
         sums, (variances, misfit, bias_mean) = self.rows.with_curvatures(*self._at(parameters))
         return *self._penalised(parameters, sums), variances, misfit, self._biases(bias_mean)
+
+    @property
+    def models_by_sums(self):
+        """Whether rows are known by sums only, so that `with_models` spares a pass."""
+        return not self.rows.are_at_hand
+
+    @property
+    def targets(self):
+        """X'Y over complete rows, (n_features, n_labels)."""
+        return self.rows.targets[0]
+
+    def with_models(self, parameters, members):
+        """with_curvatures, and sums for the labels' own models in the same pass, or None (see `Rows`)."""
+        (sums, (variances, misfit, bias_mean)), models = self.rows.with_models(*self._at(parameters), members)
+        return (*self._penalised(parameters, sums), variances, misfit, self._biases(bias_mean)), models
 
     def own_models(self, parameters, members, shares):
         """The labels' own quadratic models at the parameters, by sums over rows, or None (see `Rows`)."""

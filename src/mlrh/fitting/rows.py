@@ -12,10 +12,10 @@ the workers of a cluster. A part is a RowsInMemory about the mean of all rows. W
 one of its methods, which returns a tuple of numbers and arrays; `add_up` adds the tuples, entry by entry. That is one
 pass. A subclass of SummedRows only says how a pass is made.
 
-All solvers work from sums alone, and take the same steps as in memory, with two exceptions. `prox-newton` needs one
-pass more in each iteration, for the labels' own models (`own_models`); where these would take too much room, they are
-made of stand-ins for the rows (`SummedDesign.X`), and it may take more iterations. And `metric(at=...)` renews only
-diagonals.
+All solvers work from sums alone, and take the same steps as in memory, with two exceptions. `prox-newton` needs the
+labels' own models: they come with the evaluation before (`with_models`), or, where other columns turn out to be needed
+than were expected, by one more pass (`own_models`). Where these would take too much room, they are made of stand-ins
+for the rows (`SummedDesign.X`), and it may take more iterations. And `metric(at=...)` renews only diagonals.
 """
 
 from abc import ABC, abstractmethod
@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from functools import cached_property
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,13 @@ class Rows(ABC):
         """
         return None
 
+    def with_models(self, space, coef, intercept, members):
+        """`with_curvatures`, and for each label a pair of the sums of `own_models`, or None.
+
+        The pair has the sums by the curvatures of scores, and by the misfit, whose shares are not known yet.
+        """
+        return self.with_curvatures(space, coef, intercept), None
+
     def loss_and_gradient(self, space, coef, intercept):
         """The loss of all rows, and its gradients in coef, intercept and the biases of the space."""
         return self._of_truth(space, coef, intercept, self.expected_sums(space, coef, intercept))
@@ -162,7 +170,8 @@ class RowsInMemory(Rows):
 
     @cached_property
     def targets(self):  # type: ignore[override]
-        return self._pull_back(self.Y.astype(self.design.dtype))
+        of_coef, of_intercept = self._pull_back(self.Y.astype(self.design.dtype))
+        return np.ascontiguousarray(of_coef), of_intercept  # in the order of coef, which it is multiplied with often
 
     def totals(self):
         """label_totals, known_totals, bias_counts, number of partly known rows, and the two targets, for `add_up`."""
@@ -211,8 +220,18 @@ class RowsInMemory(Rows):
     def own_sums(self, space, coef, intercept, members, ends, shares):
         """`own_models` for `add_up`, in one array; members are those of all labels, which end at these places."""
         _, variances, misfit, _ = self._with_curvatures(space, coef, intercept)
-        weights = self.design.weights[:, None] * (shares[0] * variances + shares[1] * misfit)
-        columns = np.split(members, ends[:-1])
+        return (self._weighted_squares(members, ends, shares[0] * variances + shares[1] * misfit),)
+
+    def curvature_and_model_sums(self, space, coef, intercept, members, ends):
+        """`curvature_sums`, and two of `own_sums`: by the curvatures of scores, and by the misfit; for `add_up`."""
+        sums, variances, misfit, bias_mean = self._with_curvatures(space, coef, intercept)
+        weights = self.design.weights
+        totals = weights @ variances.astype(np.float64), weights @ misfit.astype(np.float64), bias_mean
+        return *sums, *totals, *(self._weighted_squares(members, ends, own) for own in (variances, misfit))
+
+    def _weighted_squares(self, members, ends, curvatures):
+        """Of each label the sums of `own_models` for curvatures (n_samples, n_labels), in one array."""
+        weights, columns = self.design.weights[:, None] * curvatures, np.split(members, ends[:-1])
         sums: list[Any] = [None] * len(columns)
 
         def work(labels):
@@ -221,7 +240,7 @@ class RowsInMemory(Rows):
                 sums[k] = self.design.weighted_squares(columns[k], own).ravel()
 
         map_blocks(work, len(columns), rows_per_block=1, n_jobs=self.design.n_jobs)
-        return (np.concatenate(sums),)
+        return np.concatenate(sums)
 
     def _with_curvatures(self, space, coef, intercept):
         """`expected_sums`, and what `with_curvatures` adds to it, not yet weighted."""
@@ -358,7 +377,21 @@ class SummedRows(Rows):
 
     def with_curvatures(self, space, coef, intercept):
         """See `Rows`. Each stand-in for the rows has an equal share of the sums of curvatures and misfit over rows."""
-        *sums, variances, misfit, bias_mean = self.add_up("curvature_sums", space, coef, intercept)
+        return self._shared_out(space, coef, intercept, self.add_up("curvature_sums", space, coef, intercept))
+
+    def with_models(self, space, coef, intercept, members):
+        """See `Rows`: one pass for all."""
+        sizes = [(len(own) + 1) ** 2 for own in members]
+        if 2 * sum(sizes) > MAX_OWN_SUMS:
+            return self.with_curvatures(space, coef, intercept), None
+        place = (np.concatenate(members), np.cumsum([len(own) for own in members]))
+        *sums, by_curvature, by_misfit = self.add_up("curvature_and_model_sums", space, coef, intercept, *place)
+        models = zip(_squares(by_curvature, sizes), _squares(by_misfit, sizes), strict=True)
+        return self._shared_out(space, coef, intercept, sums), list(models)
+
+    def _shared_out(self, space, coef, intercept, answer):
+        """`with_curvatures` from the `curvature_sums`."""
+        *sums, variances, misfit, bias_mean = answer
         n_rows = self.design.X.shape[0]
         shares = (np.broadcast_to(total / n_rows, (n_rows, len(total))) for total in (variances, misfit))
         return self._of_truth(space, coef, intercept, sums), (*shares, bias_mean)
@@ -371,8 +404,7 @@ class SummedRows(Rows):
         ends = np.cumsum([len(own) for own in members])
         place = (np.concatenate(members), ends, np.array(shares))
         (sums,) = self.add_up("own_sums", space, coef, intercept, *place)
-        parts = np.split(sums, np.cumsum(sizes)[:-1])
-        return [part.reshape(len(own) + 1, -1) for part, own in zip(parts, members, strict=True)]
+        return _squares(sums, sizes)
 
     def coupled_sums(self, space, coef, intercept):
         return self.add_up("coupled_sums", space, coef, intercept)
@@ -382,6 +414,12 @@ class SummedRows(Rows):
 
     def hessian(self, space, coef, intercept):
         return lambda *direction: self.add_up("hessian_product", space, coef, intercept, *direction)
+
+
+def _squares(sums, sizes):
+    """Square matrices of so many entries each, one after the other in an array."""
+    parts = np.split(sums, np.cumsum(sizes)[:-1])
+    return [part.reshape(isqrt(size), -1) for part, size in zip(parts, sizes, strict=True)]
 
 
 MAX_OWN_SUMS = 2**23  # numbers that make up the labels' own models with an L1 penalty: 64 MB

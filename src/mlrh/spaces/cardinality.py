@@ -164,8 +164,9 @@ class CardinalitySpace(LabelSpace):
 
         Limits on the size make it smaller; labels that attract each other make it larger.
         """
-        sizes, row = np.arange(self.n_labels + 1), scores[None].astype(np.float64)
-        pmf, marginals = self.cardinality_pmf(row)[0], self.marginals(row)[0]
+        sizes, row = np.arange(self.max_labels + 1), scores[None].astype(np.float64)
+        # By the kernel that a fit needs anyway, so that no other has to be compiled.
+        _, (marginals,), pmf = dispatch.expectations(row, self._kernel_bias, np.ones(1), n_jobs=self.n_jobs)
         total = (marginals * (1 - marginals)).sum()
         return float(pmf @ np.square(sizes - pmf @ sizes) / total) if total > 0 else 1.0
 

@@ -172,7 +172,8 @@ class HierarchySpace(NamesLabels):
 
     def to_dict(self):
         limits = {"min_leaves": self.min_leaves, "max_leaves": self.max_leaves, "complete": self.complete}
-        return {"parents": self.parents, "names": self._names, "is_open": self._is_open, **limits}
+        names = {"names": self._names, "paths": self._paths}
+        return {"parents": self.parents, **names, "is_open": self._is_open, **limits}
 
     @classmethod
     def from_dict(cls, values):
@@ -182,7 +183,9 @@ class HierarchySpace(NamesLabels):
         if not isinstance(options["complete"], bool) or not isinstance(values["is_open"], bool):
             raise ValueError("The switches of a hierarchy must be true or false.")
         if names is None and not values["is_open"]:
-            return cls(parents, **options)
+            space = cls(parents, **options)
+            space._paths = _checked_paths(values.get("paths"), len(parents))
+            return space
         if names is not None and (not isinstance(names, list) or len(names) != len(parents)):
             raise ValueError("A hierarchy of names needs a parent for each of them.")
         labels = range(len(parents)) if names is None else names
@@ -470,6 +473,16 @@ def _are_pairs(parents):
     """Whether parents are {child: parent} or pairs, rather than an index per label."""
     items = list(parents) if np.iterable(parents) else [parents]
     return isinstance(parents, Mapping) or not items or any(isinstance(item, tuple | list) for item in items)
+
+
+def _checked_paths(paths, n_labels):
+    """Names of the labels from a file; None where there are none, as in files of earlier formats."""
+    if paths is None:
+        return None
+    are_names = isinstance(paths, list) and all(isinstance(path, str) for path in paths)
+    if not are_names or not len(set(paths)) == len(paths) == n_labels:
+        raise ValueError("A hierarchy of paths needs a name of its own for each label.")
+    return paths
 
 
 def _checked_parents(parents):

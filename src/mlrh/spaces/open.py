@@ -433,11 +433,12 @@ class OpenSpace(LabelSpace):
     def expected(self, scores, Y, metric):
         wide = _wide(scores)
         log_cardinality, totals, _, _, _, safe = self._sums(wide, np.zeros(len(wide)))
-        values = self._cardinality.expected(wide, Y, metric)
+        inverse = np.divide(1.0, totals, out=np.zeros(len(wide)), where=safe)
+        before = self._cardinality.expected(wide, Y, metric)
+        values = before * inverse
         for rows, gains in self._gains(wide, log_cardinality, totals, safe):
-            of_seen = expected_metrics.expected_by_sets(gains, self.sets, Y[rows], metric)
-            values[rows] = values[rows] / totals[rows] + of_seen
-        rows = np.flatnonzero(~safe)
+            values[rows] += expected_metrics.expected_by_sets(gains, self.sets, Y[rows], metric)
+        rows = np.flatnonzero(~safe | _lost(values[:, None], before[:, None], inverse))
         if len(rows):
             shape = (len(rows), self.max_labels + 1, self.max_labels + 1)
             probs = self._over_trie(trie.overlaps, wide, rows, (Y[rows],), np.empty(shape))

@@ -4,8 +4,8 @@ All solvers stop by one rule: the decrease that is left is estimated to be at mo
 of the uniform distribution. The estimate is the larger of two: half the squared length of the gradient in the
 objective's metric, which does not depend on the scale of the features, and the solver's own. Where both are small
 enough, the Newton decrement is computed to confirm it, since the curvature may be far below the typical one, as near
-separable data. It is not needed where the curvature of the penalty alone bounds what is left. No solver increases the
-objective by more than its rounding error.
+separable data. The step that comes with it is the last one. It is not needed where the curvature of the penalty alone
+bounds what is left by far less. No solver increases the objective by more than its rounding error.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from mlrh import _parallel
 from mlrh.fitting.design import Design
 
 MAX_PRODUCTS = 30  # with the Hessian, to confirm that what is left is small: bounds the price of the check
+CLEAR = 0.1  # of what is allowed: where the penalty alone leaves no more than that, nothing has to be confirmed
 PATIENCE = 100  # iterations in a row without a gain beyond rounding error, in value or gradient, before giving up
 
 OPTIONS = ("step", "n_jobs", "metric_at")  # that an estimator can give a solver, by its own parameters or its path
@@ -35,6 +36,7 @@ class SmoothObjective(Protocol):
     alpha: float  # strength of the L2 penalty on coefficients
     l1: float  # strength of the L1 penalty, which values and derivatives leave out
     scale: float  # a decrease below tol * scale is small
+    n_labels: int
     n_operations: int  # of one product with the features
     renews_cheaply: bool  # whether a metric at other parameters costs no more than a few evaluations
 
@@ -62,6 +64,8 @@ class PenalisedObjective(SmoothObjective, Protocol):
 
     design: Design  # features, and products with them
     ridges: np.ndarray  # the strength of the L2 penalty on each parameter
+    targets: np.ndarray  # X'Y, (n_features, n_labels)
+    models_by_sums: bool  # whether `with_models` gives the labels' own models, and spares a pass
 
     # Coefficients, intercept and biases, as views.
     def split(self, parameters) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
@@ -72,6 +76,8 @@ class PenalisedObjective(SmoothObjective, Protocol):
     def l1_penalty(self, parameters) -> float: ...
     # The labels' own models by sums over rows, or None where `design.X` has the rows (see `Rows.own_models`).
     def own_models(self, parameters, members, shares) -> list[np.ndarray] | None: ...
+    # `with_curvatures`, and sums for the labels' own models over these members or None (see `Rows.with_models`).
+    def with_models(self, parameters, members) -> tuple[tuple, list | None]: ...
     # Value, gradient, curvatures of scores, misfit, curvatures of biases (see `RowsInMemory.with_curvatures`).
     def with_curvatures(self, parameters) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
 
@@ -157,7 +163,7 @@ def newton_decrease(objective, state, precondition, enough):
     Conjugate gradients predict more with every product. They end when the prediction is more than enough, or when five
     products in a row have each added less than a tenth. Fewer would not do: flat directions come late.
     """
-    step, decrease, small_gains = np.zeros_like(state.parameters), 0.0, 0
+    step, decrease, small_gains = 0.0 * state.parameters, 0.0, 0
     for step, gain, _ in islice(conjugate_gradients(objective, state, precondition), MAX_PRODUCTS):  # noqa: B007
         decrease += gain
         small_gains = small_gains + 1 if gain < 0.1 * decrease else 0
@@ -173,7 +179,7 @@ def conjugate_gradients(objective, state, precondition):
     the model does not curve upwards.
     """
     hessian = objective.hessian(state.parameters)
-    residual, step = -state.gradient, np.zeros_like(state.parameters)
+    residual, step = -state.gradient, 0.0 * state.parameters
     solved = precondition(residual)
     direction, square = solved, float(residual @ solved)
     while True:
@@ -239,15 +245,17 @@ def _advance(progress, objective, propose, move, precondition, *, tol, max_iter,
 
     precondition solves with about the Hessian. If given, an estimate that is small enough is checked by the quadratic
     model, unless the objective's own bound already confirms it. An estimate found too low is corrected by a factor,
-    which also applies to the iterations that follow, a tenth less in each: so not every one of them is checked.
+    which also applies to the iterations that follow, a tenth less in each: so not every one of them is checked. Once an
+    estimate is confirmed, the step of the model is taken: for one evaluation more, far less is left than was asked for.
+    A start that meets the rule stays where it is.
     """
     history, enough = progress.history, tol * objective.scale
     stalled, smallest, correction = 0, progress.reached[0].left, 1.0
     while True:
         state, n_iter = progress.reached
         direction, estimate = propose(state, history)
-        left = correction * max(state.left, estimate)
-        if precondition is not None and 0 < left <= enough < objective.decrease_bound(state.gradient):
+        left, step = correction * max(state.left, estimate), None
+        if precondition is not None and 0 < left <= enough < objective.decrease_bound(state.gradient) / CLEAR:
             step, decrease = newton_decrease(objective, state, precondition, enough)
             if decrease > left:
                 correction *= decrease / left
@@ -255,6 +263,8 @@ def _advance(progress, objective, propose, move, precondition, *, tol, max_iter,
         progress.left = left
         if report is not None and n_iter > 0 and report(n_iter, state.value, left / objective.scale, state.parameters):
             return True
+        if left <= enough and step is not None and 0 < n_iter < max_iter:
+            return _take_last(progress, objective, step, precondition, enough=enough, report=report)
         if left <= enough or n_iter >= max_iter:
             return False
         following = None if stalled >= PATIENCE else move(state, direction)
@@ -266,6 +276,18 @@ def _advance(progress, objective, propose, move, precondition, *, tol, max_iter,
         smallest = smallest if stalled else following.left
         correction = max(0.9 * correction, 1.0)
         progress.move_to(following)
+
+
+def _take_last(progress, objective, step, solve, *, enough, report):
+    """Move along the step, unless that leaves too much by the metric; whether report asked for the end."""
+    state, n_iter = progress.reached
+    following = line_search(objective, state, step, solve)
+    if following is None or following.left > enough:
+        return False
+    progress.move_to(following)
+    progress.left = max(progress.left, following.left)  # not less than before: the model there is not computed
+    share = progress.left / objective.scale
+    return report is not None and bool(report(n_iter + 1, following.value, share, following.parameters))
 
 
 def line_search(objective, state, direction, solve):

@@ -8,6 +8,7 @@ blocks. With one block it is ordinary L-BFGS.
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from mlrh.fitting.solvers.base import State, best_of, iterate, line_search, solv
 MEMORY = 5  # pairs of step and gradient change that are kept; each adds two vectors to memory and work of an iteration
 SHORT = 0.4  # a step shorter than this share of the proposed one casts doubt on separate memories
 MAX_DOUBTS = 1.5  # beyond it one memory serves all labels: two short steps in a row count 1.7, a single one 1
+EARLY = 4  # iterations after which a cheap metric is made anew: it saves up to a third of those that follow
 FIRST_WAIT = 25  # iterations with one memory before separate ones are tried again; 2.5 times as many the next time
 MAX_AGE = 14.0  # a metric serves penalties down to this many times weaker than the one it was made for
 
@@ -27,15 +29,16 @@ def lbfgs(objective, start, *, tol, max_iter, metric_at=None, report=None):
 
     Equivalent to L-BFGS after a change of variables that makes the metric the identity, without forming its root. It
     keeps one memory per label where the objective says that labels are loosely coupled, and one for all once steps have
-    to be cut short. Where a metric is cheap, separate memories are tried again nearer to the optimum, with the metric
-    there. Its own estimate of the decrease left is that of its quadratic model, or the decrease of the last two
-    iterations if that is larger.
+    to be cut short. Where a metric is cheap, it is made anew after a few iterations, when the parameters have seen the
+    data, and separate memories are tried again nearer to the optimum, with the metric there. Its own estimate of the
+    decrease left is that of its quadratic model, or the decrease of the last two iterations if that is larger.
 
     metric_at(objective, start) returns the metric at a start that is near the optimum and has smaller coefficients (as
     on a path of weaker and weaker penalties): the curvature there tells more than the typical one.
     """
     begin = best_of(start, lambda parameters: State(parameters, *objective.value_and_gradient(parameters)))
-    run = _Lbfgs(objective, begin, objective.metric() if metric_at is None else metric_at(objective, begin.parameters))
+    metric = objective.metric() if metric_at is None else metric_at(objective, begin.parameters)
+    run = Lbfgs(objective, begin, metric, Memory, is_near=metric_at is not None)
     # Convergence is checked with the metric alone: the memory knows nothing of flat directions that it has not seen.
     return iterate(objective, run.begin, run.propose, run.move, run.solve, tol=tol, max_iter=max_iter, report=report)
 
@@ -57,17 +60,22 @@ class MetricOfPath:
         return self._solve
 
 
-class _Lbfgs:
-    """What lbfgs keeps from one iteration to the next: the metric, the memory, and whether separate memories pay."""
+class Lbfgs:
+    """What lbfgs keeps from one iteration to the next: the metric, the memory, and whether separate memories pay.
 
-    def __init__(self, objective, begin, metric):
-        self._objective, self._metric = objective, metric
-        self._n_iter, self._renewal, self._wait = 0, np.inf, float(FIRST_WAIT)
+    is_near says that the metric is already one at parameters that have seen the data.
+    """
+
+    def __init__(self, objective, begin, metric, memory, *, is_near=False):
+        self.objective, self._metric, self._new_memory = objective, metric, memory
+        self._n_iter, self._wait = 0, float(FIRST_WAIT)
+        self._renewal = EARLY if objective.renews_cheaply and not is_near else np.inf
         self._begin_anew(len(begin.parameters))
         self.begin = replace(begin, solved=metric(begin.gradient))
 
     def _begin_anew(self, n_parameters):
-        self._memory, self._doubts = Memory(n_parameters, size=MEMORY, n_blocks=self._objective.n_blocks()), 0.0
+        n_blocks = self.objective.n_blocks()
+        self._memory, self._doubts = self._new_memory(n_parameters, size=MEMORY, n_blocks=n_blocks), 0.0
 
     def solve(self, gradient):
         return self._metric(gradient)
@@ -75,14 +83,14 @@ class _Lbfgs:
     def propose(self, state, history):
         direction = self._memory.direction(state.gradient, state.solved)
         decrease = history[-3:][0] - history[-1]
-        seen = decrease if decrease > self._objective.rounding_error(state.parameters, state.value) else 0.0
+        seen = decrease if decrease > self.objective.rounding_error(state.parameters, state.value) else 0.0
         return direction, max(-0.5 * float(state.gradient @ direction), seen)
 
     def move(self, state, direction):
-        following = line_search(self._objective, state, direction, self.solve)
+        following = line_search(self.objective, state, direction, self.solve)
         if following is None:
             self._memory.forget()
-            following = line_search(self._objective, state, -state.solved, self.solve)
+            following = line_search(self.objective, state, -state.solved, self.solve)
         if following is None:
             return None
         self._n_iter += 1
@@ -96,15 +104,16 @@ class _Lbfgs:
         # Doubts fade, so that only short steps in quick succession add up.
         self._doubts = 0.7 * self._doubts + is_short
         if self._memory.n_blocks > 1 and self._doubts > MAX_DOUBTS:
-            self._memory = Memory(len(step), size=MEMORY)
-            self._renewal = self._n_iter + self._wait if self._objective.renews_cheaply else np.inf
+            self._memory = self._new_memory(len(step), size=MEMORY)
+            if self.objective.renews_cheaply:
+                self._renewal, self._wait = min(self._renewal, self._n_iter + self._wait), 2.5 * self._wait
         self._memory.add(step, following.gradient - state.gradient, following.solved - state.solved)
         return following
 
     def _renewed(self, state):
         """The state with the metric at its parameters; the memory starts anew, since it belongs to the old metric."""
-        self._renewal, self._wait = np.inf, 2.5 * self._wait
-        self._metric = self._objective.metric(at=state.parameters)
+        self._renewal = np.inf
+        self._metric = self.objective.metric(at=state.parameters)
         self._begin_anew(len(state.parameters))
         return replace(state, solved=self.solve(state.gradient))
 
@@ -122,7 +131,7 @@ class Memory:
 
     def __init__(self, n_parameters, *, size, n_blocks=1):
         self.size, self.n_blocks = size, n_blocks
-        self._vectors = np.empty((2, size, n_parameters // n_blocks, n_blocks))
+        self._vectors: Any = np.empty((2, size, n_parameters // n_blocks, n_blocks))
         self.forget()
 
     def forget(self):
@@ -148,7 +157,7 @@ class Memory:
         self._order.append(place)
         # Products with the change itself: the difference of products with two gradients would cancel near the optimum.
         products = self._products(change)
-        squares = np.square(steps[place]).sum(axis=0) * np.square(change.reshape(blocks)).sum(axis=0)
+        squares = self._squares(step) * self._squares(change)
         order = np.array(self._order)
         _keep_products(order, products, squares, self._step_change, self._solved_change, self._factor)
 
@@ -159,7 +168,11 @@ class Memory:
         factors = np.empty((2, len(self), self.n_blocks))
         order, along = np.array(self._order), self._products(gradient)
         _fill_factors(order, along, self._step_change, self._solved_change, self._factor, factors)
-        return self._combine(factors, -self._factor * solved.reshape(-1, self.n_blocks))
+        return self._combine(factors, solved)
+
+    def _squares(self, vector):
+        """The squared length of a vector, block by block."""
+        return np.square(vector.reshape(-1, self.n_blocks)).sum(axis=0)
 
     def _products(self, vector):
         """Inner products of all steps and all solved changes with a vector, (2, n_pairs, n_blocks), as stored."""
@@ -170,9 +183,9 @@ class Memory:
         _add_products(kept, blocks, result)
         return result
 
-    def _combine(self, factors, start):
-        """start plus the stored vectors times their factors (2, n_pairs, n_blocks), as a flat vector."""
-        kept = self._vectors[:, : len(self)]
+    def _combine(self, factors, solved):
+        """The stored vectors times their factors (2, n_pairs, n_blocks), less the scaled `solved`, as a flat vector."""
+        kept, start = self._vectors[:, : len(self)], -self._factor * solved.reshape(-1, self.n_blocks)
         if self.n_blocks == 1:
             return start.ravel() + (factors[0, :, 0] @ kept[0, ..., 0] + factors[1, :, 0] @ kept[1, ..., 0])
         _add_combination(kept, factors, start)

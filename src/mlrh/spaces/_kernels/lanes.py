@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from mlrh._parallel import kernel
-from mlrh._simd import LANES, exp_minus_abs, lane, load, minimum, splat, store, where_positive
+from mlrh._parallel import kernel, kernel_part
+from mlrh._simd import LANES, empty_lanes, exp_minus_abs, lane, load, minimum, splat, store, where_positive
 from mlrh.spaces._kernels.plain import SAFE_TOTAL, fill_weights
 
 # Rows of `scales`, one entry per lane. log Z = LOG_SCALE + log(FACTOR * total). TILT is the tilt; WEIGHT_TILT the tilt
@@ -23,8 +23,8 @@ def sizes(scores, size_bias, todo, tilts, log_partition, pmf):
     """Write the log-partition (n_rows,) and the probabilities of the sizes (n_rows, max_labels + 1)."""
     n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
     on, off, weights, scales = buffers(n_labels, n_sizes)
-    mass, shares = np.empty((2 * n_sizes, LANES)), np.empty((n_sizes, LANES))
-    rows, group = np.flatnonzero(todo), np.empty(LANES, np.int64)
+    mass, shares = empty_lanes(2 * n_sizes), empty_lanes(n_sizes)
+    rows, group = marked(todo), np.empty(LANES, np.int64)
     for first in range(0, len(rows), LANES):
         begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales)
         total = fill_mass(on, off, weights, mass, n_sizes)
@@ -45,8 +45,8 @@ def expectations(scores, size_bias, todo, tilts, log_partition, marginals, pmf):
     """
     n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
     on, off, weights, scales = buffers(n_labels, n_sizes)
-    prefix, suffix = np.empty(((n_labels + 1) * n_sizes, LANES)), np.empty((n_sizes + 1, LANES))
-    rows, group = np.flatnonzero(todo), np.empty(LANES, np.int64)
+    prefix, suffix = empty_lanes((n_labels + 1) * n_sizes), empty_lanes(n_sizes + 1)
+    rows, group = marked(todo), np.empty(LANES, np.int64)
     for first in range(0, len(rows), LANES):
         begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales)
         total = fill_mass(on, off, weights, prefix, n_sizes)
@@ -70,10 +70,14 @@ def curvature(scores, size_bias, direction, bias_direction, todo, tilts, d_margi
     """
     n_labels, n_sizes = scores.shape[1], size_bias.shape[0]
     on, off, weights, scales = buffers(n_labels, n_sizes)
-    prefix, prefix_u = np.empty(((n_labels + 1) * n_sizes, LANES)), np.empty(((n_labels + 1) * n_sizes, LANES))
-    suffix, suffix_u = np.empty((n_sizes + 1, LANES)), np.empty((n_sizes + 1, LANES))
-    step, moments, unused = np.empty((n_labels, LANES)), np.empty((n_sizes, LANES)), np.empty(scores.shape[0])
-    rows, group = np.flatnonzero(todo), np.empty(LANES, np.int64)
+    # One piece of memory for both: two pieces of megabytes are given back to the system after each call, and getting
+    # them again, page by page, took longer than the recurrences.
+    n_entries = (n_labels + 1) * n_sizes
+    tables = empty_lanes(2 * n_entries)
+    prefix, prefix_u = tables[:n_entries], tables[n_entries:]
+    suffix, suffix_u = empty_lanes(n_sizes + 1), empty_lanes(n_sizes + 1)
+    step, moments, unused = empty_lanes(n_labels), empty_lanes(n_sizes), np.empty(scores.shape[0])
+    rows, group = marked(todo), np.empty(LANES, np.int64)
     for first in range(0, len(rows), LANES):
         begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales)
         gather(direction, group, step)
@@ -100,17 +104,29 @@ def curvature(scores, size_bias, direction, bias_direction, todo, tilts, d_margi
         scatter(on, group, todo, d_marginals)
 
 
-@kernel
+@kernel_part
 def buffers(n_labels, n_sizes):
     """on, off (n_labels, LANES), weights (n_sizes, LANES) and scales (5, LANES), not filled.
 
     NaN differs from every tilt, so that `begin` fills the weights of the first group.
     """
-    scales = np.full((5, LANES), np.nan)
-    return np.empty((n_labels, LANES)), np.empty((n_labels, LANES)), np.empty((n_sizes, LANES)), scales
+    scales = empty_lanes(5)
+    scales[:] = np.nan
+    return empty_lanes(n_labels), empty_lanes(n_labels), empty_lanes(n_sizes), scales
 
 
-@kernel
+@kernel_part
+def marked(todo):
+    """Numbers of the rows marked in todo. np.flatnonzero takes half a second to compile."""
+    rows, n = np.empty(len(todo), np.int64), 0
+    for i in range(len(todo)):
+        if todo[i]:
+            rows[n] = i
+            n += 1
+    return rows[:n]
+
+
+@kernel_part
 def begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales):
     """Fill group with the next rows (the last one repeated in idle lanes), then on, off, weights and scales."""
     # Idle lanes of the last group repeat its last row: they compute the same result again, which does no harm.
@@ -127,7 +143,7 @@ def begin(rows, first, scores, size_bias, tilts, group, on, off, weights, scales
         scales[LOG_SCALE, v] += scales[HEAVIEST, v]
 
 
-@kernel
+@kernel_part
 def _fill_odds(on, off, scales):
     """Replace on, which holds the scores, by on and fill off, as `plain.fill_odds`; -sum_k log off_k goes to scales."""
     one, zero, tilt = splat(1.0), splat(0.0), load(scales, TILT)
@@ -152,7 +168,7 @@ def _fill_odds(on, off, scales):
     store(scales, FACTOR, product)
 
 
-@kernel
+@kernel_part
 def fill_mass(on, off, weights, mass, n_sizes):
     """Run the recurrence over all labels, filling mass; returns the total weight of each lane.
 
@@ -180,7 +196,7 @@ def fill_mass(on, off, weights, mass, n_sizes):
     return total
 
 
-@kernel
+@kernel_part
 def fill_marginals(on, off, prefix, suffix, n_sizes):
     """Replace on by the marginals; suffix, the adjoint behind the last label, is moved back to the first one."""
     one = splat(1.0)
@@ -195,7 +211,7 @@ def fill_marginals(on, off, prefix, suffix, n_sizes):
         store(on, k, minimum(label_on * overlap, one))
 
 
-@kernel
+@kernel_part
 def fill_moments(on, off, step, prefix, prefix_u, n_sizes):
     """Fill prefix_u with the first moments of u that belong to the table prefix; step is the direction."""
     store(prefix_u, 0, splat(0.0))
@@ -212,7 +228,7 @@ def fill_moments(on, off, step, prefix, prefix_u, n_sizes):
             store(prefix_u, there + k + 1, label_on * (moment + label_step * mass))
 
 
-@kernel
+@kernel_part
 def fill_covariances(on, off, step, mean, prefix, prefix_u, suffix, suffix_u, n_sizes):
     """Replace on by the covariances of the labels with u, whose mean is given."""
     for k in range(on.shape[0] - 1, -1, -1):
@@ -229,7 +245,7 @@ def fill_covariances(on, off, step, mean, prefix, prefix_u, suffix, suffix_u, n_
         store(on, k, label_on * overlap)
 
 
-@kernel
+@kernel_part
 def finish(rows, first, total, scales, todo, log_partition):
     """Clear the marks of the rows whose total is safe and write their log-partition."""
     for v in range(min(LANES, len(rows) - first)):
@@ -240,7 +256,7 @@ def finish(rows, first, total, scales, todo, log_partition):
             log_partition[rows[first + v]] = scales[LOG_SCALE, v] + math.log(mass * scales[FACTOR, v])
 
 
-@kernel
+@kernel_part
 def gather(matrix, group, lanes):
     """Copy the rows of the group out of matrix (n_rows, n), row group[v] into lane v of lanes (n, LANES)."""
     for v in range(LANES):
@@ -248,7 +264,7 @@ def gather(matrix, group, lanes):
             lanes[k, v] = matrix[group[v], k]
 
 
-@kernel
+@kernel_part
 def scatter(lanes, group, todo, matrix):
     """Write lane v to row group[v] of matrix, for the rows that are not in todo any more."""
     for v in range(LANES):
@@ -257,7 +273,7 @@ def scatter(lanes, group, todo, matrix):
                 matrix[group[v], k] = lanes[k, v]
 
 
-@kernel
+@kernel_part
 def _scatter_products(lanes, table, first, group, todo, matrix):
     """Write lanes times the rows of table from first on, for the rows that are not in todo any more."""
     for v in range(LANES):

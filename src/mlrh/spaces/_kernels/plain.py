@@ -21,7 +21,7 @@ import math
 
 import numpy as np
 
-from mlrh._parallel import kernel
+from mlrh._parallel import kernel, kernel_part
 from mlrh.spaces._kernels.ranking import mode_size
 
 SAFE_TOTAL = 1e-240  # what underflow may take, below 1e-260, is then no more than the last digits
@@ -33,7 +33,7 @@ def towards_mode(scores, size_bias, todo, tilts):
     tilts[todo] = _tilts_to_mode(descending, size_bias)
 
 
-@kernel
+@kernel_part
 def fill_weights(size_bias, tilt, weights):
     """Write exp(size_bias[j] - tilt j) divided by the largest of them; returns the logarithm of the largest."""
     heaviest = _heaviest_size(size_bias, tilt)
@@ -305,17 +305,17 @@ def _overlap(prefix, suffix):
     return overlap
 
 
-@kernel
+@kernel_part
 def _heaviest_size(size_bias, tilt):
-    """The size j with the largest size_bias[j] - tilt j."""
+    """The size j with the largest size_bias[j] - tilt j, by differences: huge equal biases would swallow the tilt."""
     heaviest = 0
     for j in range(1, size_bias.shape[0]):
-        if size_bias[heaviest] == -np.inf or size_bias[j] - tilt * j > size_bias[heaviest] - tilt * heaviest:
+        if size_bias[heaviest] == -np.inf or _log_size_weight(size_bias, tilt, j, heaviest) > 0.0:
             heaviest = j
     return heaviest
 
 
-@kernel
+@kernel_part
 def _log_size_weight(size_bias, tilt, size, heaviest):
     """size_bias[size] - size_bias[heaviest] - tilt (size - heaviest), rounded once.
 
@@ -329,7 +329,7 @@ def _log_size_weight(size_bias, tilt, size, heaviest):
     return result + (first_error + second_error)
 
 
-@kernel
+@kernel_part
 def two_sum(a, b):
     """The rounded sum of two numbers and its exact rounding error (Knuth's TwoSum)."""
     rounded = a + b

@@ -1,0 +1,121 @@
+"""How fits end and what they compile: the last step, an early metric, and a word where kernels are compiled."""
+
+from contextlib import contextmanager
+from unittest import mock
+
+import numpy as np
+import pytest
+from numba import njit
+from scipy import sparse
+
+from mlrh import MLRHClassifier
+from mlrh._parallel import telling_of_compilation
+from mlrh.estimators import _base
+from mlrh.fitting import solvers
+from mlrh.fitting.design import Design
+from mlrh.fitting.objective import Objective
+from mlrh.fitting.solvers.lbfgs import EARLY
+from mlrh.spaces import CardinalitySpace
+
+
+def objective_of(is_sparse, n_samples=300, alpha=0.1):
+    rng = np.random.default_rng(0)
+    X = sparse.random_array((n_samples, 25), density=0.3, random_state=rng, format="csr")
+    space = CardinalitySpace(6, 0, 4)
+    Y = space.sample(X @ rng.normal(size=(25, 6)) * 3, 1, np.random.RandomState(0))[:, 0]
+    design = Design(X if is_sparse else X.toarray(), np.ones(n_samples), fit_intercept=True)
+    return Objective(design, space, Y, alpha=alpha)
+
+
+def optimum(objective):
+    return solvers.newton_cg(objective, objective.start(), tol=1e-15, max_iter=200).value
+
+
+@pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("name", ["lbfgs", "mm"])
+def test_a_fit_ends_with_far_less_left_than_tol_allows(name, is_sparse):
+    objective = objective_of(is_sparse)
+    solution = solvers.BY_NAME[name](objective, objective.start(), tol=1e-4, max_iter=2000)
+    assert solution.converged
+    # The last step solves the quadratic model to about a tenth, so that a small share of what was allowed is left.
+    assert solution.value - optimum(objective) < 0.05 * 1e-4 * objective.scale
+
+
+def test_the_last_step_does_not_exceed_max_iter():
+    objective = objective_of(is_sparse=False)
+    whole = solvers.lbfgs(objective, objective.start(), tol=1e-3, max_iter=500)
+    for max_iter in range(whole.n_iter + 1):
+        short = solvers.lbfgs(objective, objective.start(), tol=1e-3, max_iter=max_iter)
+        assert short.n_iter == max_iter and short.value == whole.history[max_iter]
+
+
+def test_a_report_that_asks_for_the_end_is_heard_at_the_last_step():
+    objective = objective_of(is_sparse=False)
+    n_iter = solvers.lbfgs(objective, objective.start(), tol=1e-4, max_iter=500).n_iter
+    last = solvers.lbfgs(
+        objective, objective.start(), tol=1e-4, max_iter=500, report=lambda iteration, *_: iteration == n_iter
+    )
+    assert last.stopped and last.n_iter == n_iter
+
+
+def test_sparse_features_get_a_metric_by_their_curvatures_early(monkeypatch):
+    objective, reached = objective_of(is_sparse=True), []
+    metric = mock.Mock(side_effect=objective.metric)
+    monkeypatch.setattr(objective, "metric", metric)
+    solution = solvers.lbfgs(
+        objective, objective.start(), tol=1e-12, max_iter=500, report=lambda *line: reached.append(line[3])
+    )
+    first, second = metric.call_args_list[:2]
+    assert first == mock.call()
+    np.testing.assert_array_equal(second.kwargs["at"], reached[EARLY - 1])
+    assert solution.value == pytest.approx(optimum(objective), rel=1e-10)
+
+
+def test_a_metric_of_a_start_near_the_optimum_is_not_made_anew_early():
+    objective = objective_of(is_sparse=True)
+    metric_at = mock.Mock(side_effect=Objective.metric_near)
+    near = solvers.lbfgs(objective, objective.start(), tol=1e-3, max_iter=500).parameters
+    with mock.patch.object(Objective, "metric", autospec=True, side_effect=Objective.metric) as metric:
+        solvers.lbfgs(objective, near, tol=1e-8, max_iter=20, metric_at=metric_at)
+    assert metric_at.call_count == metric.call_count == 1
+
+
+def test_the_independence_of_labels_is_that_of_the_enumeration():
+    space, scores = CardinalitySpace(5, 1, 3), np.array([0.3, -1.0, 2.0, 0.0, -0.5])
+    sets = np.array([[(number >> k) & 1 for k in range(5)] for number in range(32)])
+    sets = sets[(sets.sum(axis=1) >= 1) & (sets.sum(axis=1) <= 3)]
+    probs = np.exp(sets @ scores) / np.exp(sets @ scores).sum()
+    sizes, marginals = sets.sum(axis=1), probs @ sets
+    variance = probs @ sizes**2 - (probs @ sizes) ** 2
+    assert space.independence(scores) == pytest.approx(variance / (marginals * (1 - marginals)).sum(), rel=1e-12)
+
+
+def test_compiling_is_told_once_and_only_where_something_is_compiled():
+    @njit
+    def doubled(x):
+        return 2 * x
+
+    told = []
+    with telling_of_compilation(lambda: told.append(1)):
+        assert told == []
+        assert (doubled(2), doubled(0.5)) == (4, 1.0)  # two types: compiled twice
+    assert told == [1]
+    with telling_of_compilation(lambda: told.append(2)):
+        doubled(3)
+    assert told == [1]
+
+
+def test_verbose_says_on_standard_error_that_kernels_are_compiled(monkeypatch, capsys):
+    @contextmanager
+    def compiling(tell):
+        tell()
+        yield
+
+    monkeypatch.setattr(_base, "telling_of_compilation", compiling)
+    X, Y = np.arange(8.0)[:, None], np.tile([[1, 0], [0, 1]], (4, 1))
+    fitted = MLRHClassifier(verbose=1).fit(X, Y)
+    printed = capsys.readouterr()
+    assert printed.err == f"[MLRHClassifier] {_base.COMPILING}\n"
+    assert len(printed.out.splitlines()) == fitted.n_iter_
+    MLRHClassifier().fit(X, Y)
+    assert capsys.readouterr().err == ""
