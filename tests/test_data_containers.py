@@ -1,6 +1,8 @@
 """Data conform to a model's schema by name, whatever their own order and coding."""
 
+import io
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -8,7 +10,7 @@ import polars as pl
 import pytest
 from scipy import sparse
 
-from mlrh.data import DataError, MultilabelData, Schema
+from mlrh.data import DataError, MultilabelData, Schema, read
 from mlrh.data.containers import from_frame
 
 SCHEMA = Schema(("size", "colour"), ("a",), {"colour": ("red", "green")})
@@ -94,6 +96,32 @@ def test_columns_are_taken_by_name_and_coded_as_in_training(frame_of):
 def test_missing_values_of_pandas_are_missing():
     frame = pd.DataFrame({"size": pd.array([1, pd.NA], dtype="Int64"), "colour": pd.Categorical(["red", None])})
     np.testing.assert_array_equal(from_frame(frame, SCHEMA).X, [[1, 0], [np.nan, np.nan]])
+
+
+ZIPS = Schema(("zip",), ("a",), {"zip": ("10115", "20095")})
+
+
+@pytest.mark.parametrize("frame_of", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
+@pytest.mark.parametrize(
+    "cells", [[10115, 20095, None], [10115.0, 20095.0, 1.5], ["10115", "20095", ""], [10115, 20095, 1]]
+)
+def test_nominal_values_that_spell_numbers_are_found_whatever_type_a_frame_has(frame_of, cells):
+    from_file = read(io.BytesIO(b"zip\n10115\n20095\nNA\n"), (), format="csv", schema=ZIPS)
+    np.testing.assert_array_equal(from_frame(frame_of({"zip": cells}), ZIPS).X, from_file.X)
+    np.testing.assert_array_equal(from_file.X[:, 0], [0, 1, np.nan])
+
+
+def test_numbers_too_large_for_a_float_and_lists_are_no_nominal_value():
+    frame = pd.DataFrame({"zip": [10**400, [10115], Decimal("20095.0")]}, dtype=object)
+    np.testing.assert_array_equal(from_frame(frame, ZIPS).X[:, 0], [np.nan, np.nan, 1])
+
+
+def test_blank_texts_of_a_frame_are_missing_numbers_and_dates_as_in_csv():
+    schema = Schema(("size", "day"), ("a",), dates=("day",))
+    frame = pd.DataFrame({"size": ["", 2.5, " "], "day": ["1970-01-03", "", " "]})
+    from_file = read(io.BytesIO(frame.to_csv(index=False).encode()), (), format="csv", schema=schema)
+    np.testing.assert_array_equal(from_frame(frame, schema).X, from_file.X)
+    np.testing.assert_array_equal(from_file.X, [[np.nan, 2], [2.5, np.nan], [np.nan, np.nan]])
 
 
 def test_a_column_that_is_missing_or_holds_text_is_named():

@@ -1,6 +1,7 @@
 """CSV and Parquet files give the cells that pandas gives; faults are named by line and column."""
 
 import sys
+from pathlib import Path
 
 import data_files
 import numpy as np
@@ -162,13 +163,13 @@ def test_labels_of_a_csv_file_may_be_words(tmp_path):
 
 def test_an_identifier_is_a_text_column_with_another_value_in_each_of_more_than_20_rows(tmp_path):
     def text(n_rows):
-        return "id,a,y\n" + "".join(f"row{row},{row},{row % 2}\n" for row in range(n_rows))
+        return "id,a,y\n" + "".join(f"row{row},{row / 2},{row % 2}\n" for row in range(n_rows))
 
     assert read(save(tmp_path, text(20)), ["y"]).feature_names == ("id", "a")
     with pytest.warns(UserWarning, match="column 'id' has another value in every row"):
         data = read(save(tmp_path, text(21)), ["y"])
     assert data.feature_names == ("a",) and data.categories == {}
-    assert data.X[:, 0].tolist() == list(range(21))
+    assert data.X[:, 0].tolist() == [row / 2 for row in range(21)]
 
 
 def test_the_line_counts_line_breaks_inside_quotes(tmp_path):
@@ -191,7 +192,8 @@ FAULTS = {
     "header only": ("a,y\n", "has no rows"),
     "label 2": ("a,y\n1,0\n1,2\n", "line 3: column 'y' must be 0 or 1; found '2'"),
     "missing label": ("a,y\n1,0\n1,\n", "line 3: column 'y' has no value; a label must be 0 or 1"),
-    "no such label": ("a,z\n1,0\n", "has no column 'y', which the list of labels names as a label"),
+    "no such label": ("a,z\n1,0\n", "has no column 'y', which the list of labels names as a label; it has 'a', 'z'."),
+    "no such label, but one like it": ("a,yy\n1,0\n", "names as a label; did you mean 'yy'?"),
     "decimal commas": ("a;y\n1,5E-05;0\n2,5;1\n", "line 2: column 'a' must have decimal points, not commas"),
     "thousands": ("a;y\n3,5;0\n1.234,5;1\n", "line 2: column 'a' must have decimal points, not commas; found '3,5'"),
     "thousands only": ("a;y\n1.234.567;0\n2.345.678;1\n", "line 2: column 'a' must be plain numbers such as 1234.5"),
@@ -236,7 +238,7 @@ PARQUET_FAULTS = {
     "missing label": ({"a": [1.0, 2.0], "y": [1, None]}, "row 2, column 'y' has no value"),
     "infinite": ({"a": [1.0, np.inf], "y": [1, 0]}, "row 2, column 'a' must be finite"),
     "list": ({"a": [[1.0], [2.0]], "y": [1, 0]}, "column 'a' has the type list"),
-    "time": ({"a": pd.to_datetime(["2020-01-01"]), "y": [1]}, "column 'a' has the type timestamp"),
+    "duration": ({"a": pd.to_timedelta(["1 day"]), "y": [1]}, "column 'a' has the type duration"),
     "no rows": ({"a": pa.array([], pa.float64()), "y": pa.array([], pa.int8())}, "has no rows"),
     "no such label": ({"a": [1.0]}, "has no column 'y', which the list of labels names"),
     "same name": (pa.table([[1], [2], [1]], names=["a", "a", "y"]), "two columns are called 'a'"),
@@ -269,3 +271,9 @@ def test_a_label_column_of_a_parquet_file_without_any_value_is_named(tmp_path):
     pq.write_table(pa.table({"x": [1.0, 2.0], "y": pa.nulls(2)}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"a\.parquet.*row 1, column 'y'"):
         read(tmp_path / "a.parquet", ["y"])
+
+
+def test_parquet_metadata_whose_column_is_called_by_a_number_are_refused():
+    path = Path(__file__).parent / "fuzz" / "corpus" / "readers" / "path-is-a-number.parquet"
+    with pytest.raises(DataError, match="the metadata at its end are damaged"):
+        read(path, ["y", "z"])

@@ -1,4 +1,4 @@
-"""How much memory a file may take, so that a small hostile one can't fill it."""
+"""How much memory there is, and how much of it a file may take, so that a small hostile one can't fill it."""
 
 import os
 from pathlib import Path
@@ -12,15 +12,16 @@ def max_bytes() -> int:
     """Bytes that one file may take in memory: MLRH_MAX_BYTES, or a quarter of the memory that is available."""
     given = os.environ.get(VARIABLE, "").strip()
     if not given:
-        return _available() // SHARE
+        return (available() or UNKNOWN) // SHARE
     if not (given.isascii() and given.isdecimal() and len(given) <= 18 and int(given) > 0):
         raise ValueError(f"{VARIABLE} must be a whole number of bytes from 1 to 10^18 - 1; got {given[:40]!r}.")
     return int(given)
 
 
-def _available():
-    """Bytes of memory that are free or can be made so; at most what a container may use."""
-    return min([_of_machine(), *_limits_of_container()])
+def available() -> int | None:
+    """Bytes of memory that are free or can be made so, at most what a container may use; None where nothing says it."""
+    known = [limit for limit in (_of_machine(), *_limits_of_container()) if limit is not None]
+    return min(known, default=None)
 
 
 def _of_machine():
@@ -32,7 +33,7 @@ def _of_machine():
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # not POSIX
-        return UNKNOWN
+        return None
 
 
 def _limits_of_container():

@@ -1,5 +1,6 @@
 """Label sets as int8 matrices: 1 where a row has the label, 0 where it has not, UNKNOWN where that is not known."""
 
+from collections.abc import Iterable
 from numbers import Number, Real
 
 import numpy as np
@@ -87,3 +88,12 @@ def _is_missing(values):
 
 def _has_no_value(value):
     return value is None or type(value).__name__ == "NAType" or (isinstance(value, Number) and bool(value != value))
+
+
+SEPARATORS = (";", "|", ",")
+
+
+def plain_separator(texts: Iterable[str]) -> str | None:
+    """The one separator of the usual ones that occurs in texts that list labels; None where none or several do."""
+    found = {sign for text in texts for sign in SEPARATORS if sign in text}
+    return found.pop() if len(found) == 1 else None

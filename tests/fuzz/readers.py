@@ -5,11 +5,13 @@ Never another exception or warning, the end of the process, ten seconds or a gig
 
 import gzip
 import io
+import json
 import tempfile
 import time
 import warnings
 from functools import partial
 from itertools import count
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -28,7 +30,7 @@ from ._mutations import LONGEST, NUMBERS, mutant
 SECONDS = 10  # for one case
 MEMORY = 2**30  # for one case, beyond the imports
 LABELS = ("y", "z")
-SUFFIXES = (".arff", ".libsvm", ".csv", ".parquet")
+SUFFIXES = (".arff", ".libsvm", ".csv", ".jsonl", ".parquet")
 SCHEMA = Schema(("a", "b c"), LABELS, {"b c": ("red", "dark blue")})
 
 
@@ -42,7 +44,7 @@ class Case(NamedTuple):
     schema: Schema | None = None
 
 
-def run(seconds: float, seed: int) -> int:
+def run(seconds: float, seed: int, most: float = inf) -> int:
     """The number of cases tried; an AssertionError names the seed of the first with a fault."""
     corpus = kept()
     with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +55,7 @@ def run(seconds: float, seed: int) -> int:
                 fault = worker.fault(case)
                 assert fault is None, f"{case.suffix} of the corpus: {fault}\n{shown(case)}"
             for number in count():
-                if time.monotonic() > end:
+                if number >= most or time.monotonic() > end:
                     return len(corpus) + number
                 case = drawn(Random(seed + number), corpus)
                 fault = worker.fault(case)
@@ -106,7 +108,8 @@ def fault_of_data(data) -> str | None:
         "each label has a name of its own": len(data.label_names) == data.Y.shape[1] == len(set(data.label_names)),
         "Y holds 0 and 1": data.Y.dtype == np.int8 and bool(np.isin(data.Y, [0, 1]).all()),
         "X holds finite numbers and NaN": values.dtype == np.float64 and not np.isinf(values).any(),
-        "a nominal value has a name": all(map(partial(_is_coded, data), data.categories)),
+        "a nominal value has a name": all(map(partial(_is_coded, data), (*data.categories, *data.texts))),
+        "what is kept has a value for each row": all(len(values) == n_rows for values in data.kept.values()),
     }
     broken = [rule for rule, holds in rules.items() if not holds]
     return f"a data set in which it isn't true that {' and '.join(broken)}" if broken else None
@@ -116,7 +119,7 @@ def _is_coded(data, name):
     """Whether a nominal feature holds only indices of its values."""
     column = data.X[:, [data.feature_names.index(name)]]
     codes = column.data if sparse.issparse(column) else column.ravel()
-    return bool(np.isin(codes[~np.isnan(codes)], range(len(data.categories[name]))).all())
+    return bool(np.isin(codes[~np.isnan(codes)], range(len(data.words(name)))).all())
 
 
 # Cases
@@ -167,7 +170,7 @@ def made(random: Random) -> Case:
     suffix = random.choice(SUFFIXES)
     if suffix == ".parquet":
         return Case(suffix, _parquet(random), ("y", "z"))
-    text, labels = {".arff": _arff, ".libsvm": _libsvm, ".csv": _csv}[suffix](random), ("y", "z")
+    text, labels = {".arff": _arff, ".libsvm": _libsvm, ".csv": _csv, ".jsonl": _jsonl}[suffix](random), ("y", "z")
     if random.random() < 0.1:
         text = text.replace("\n", random.choice(["\r", "\r\n", "\n\n"]))
     content = text.encode(random.choice(["utf-8"] * 18 + ["utf-8-sig", "utf-16"]), "surrogatepass")
@@ -268,6 +271,26 @@ def _csv(random):
         ]
         cells = cells[:-1] if random.random() < 0.01 else cells
         lines.append(mark.join(_csv_cell(random, cell, mark) for cell in cells))
+    return "\n".join(lines) + random.choice(["", "\n"])
+
+
+DEEP = ["[" * LONGEST, '{"a":' * LONGEST, "[" * 500 + "]" * 500, '{"a":' * 500 + "1" + "}" * 500]
+VALUES = ["1", "-2.5e3", "0", "true", "false", "null", '"red"', '"2024-03-31"', '""', '"\\ud800"', "NaN", "-Infinity"]
+VALUES += ["1e999", "9" * 400, "9" * 5000, "[]", '["a", "b"]', '{"q": [1]}', '"' + "x" * 300 + '"', *DEEP[2:]]
+
+
+def _jsonl(random):
+    names = [*random.sample(NAMES[4:], random.randint(0, 3)), "a"]
+    columns = {name: random.choice([VALUES[:3], VALUES[:6], VALUES[5:9], VALUES]) for name in dict.fromkeys(names)}
+    lines = []
+    for _ in range(random.randint(0, 5) or LONGEST // 100):
+        pairs = {name: random.choice(own) for name, own in columns.items() if random.random() < 0.9}
+        pairs |= {name: random.choice(["0", "1", "true", '"yes"']) for name in LABELS if random.random() < 0.99}
+        lines.append("{" + ", ".join(f"{json.dumps(name)}: {value}" for name, value in pairs.items()) + "}")
+    if random.random() < 0.1:
+        lines.append(random.choice(["[1]", "1", "", "{}", '{"a": 1, "a": 2}', *DEEP]))
+    if random.random() < 0.02:  # another key in each line
+        lines = [f'{{"k{number}": 1, "y": 1, "z": 0}}' for number in range(LONGEST // 10)]
     return "\n".join(lines) + random.choice(["", "\n"])
 
 

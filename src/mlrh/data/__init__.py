@@ -2,7 +2,7 @@
 
 from mlrh.data._catalogue import load
 from mlrh.data._digits import load_digit_scenes
-from mlrh.data._parts import FileParts
+from mlrh.data._parts import FileParts, schema_of
 from mlrh.data._readers import FORMATS, Format, read, write
 from mlrh.data._sources import Source
 from mlrh.data.containers import DataError, MultilabelData, Schema
@@ -18,5 +18,6 @@ __all__ = [
     "load",
     "load_digit_scenes",
     "read",
+    "schema_of",
     "write",
 ]

@@ -29,13 +29,14 @@ from mlrh.data._columns import (
     label_columns,
     label_value,
     refuse_repeats,
+    refuse_what_only_tables_hold,
     spelled_numbers,
     value_texts,
 )
 from mlrh.data._sources import Source, load, parts_of, shown
 from mlrh.data.containers import DataError, MultilabelData, Schema
 
-CELLS_PER_CHUNK = 2**18
+CELLS_PER_CHUNK = 2**18  # some 20 MB as Python's texts, and enough rows for NumPy to pay
 IDENTIFIER_ROWS = 2  # for string attributes; a nominal one would be declared with its values
 
 
@@ -323,7 +324,7 @@ PAIR = r"""[0-9]{1,9}\s++[^\s,'"{}]++\s*+"""
 PLAIN_ROW = re.compile(rf"\{{\s*+(?:{PAIR}(?:,\s*+{PAIR})*+)?+\}}")
 LISTED = re.compile(rf"""\s*+([^\s,'"]++)\s++({QUOTED}|(?!['"])[^\s,]++)\s*+(,|\Z)""", re.DOTALL)
 INDEX = re.compile(r"[0-9]{1,9}")
-ENTRIES_PER_CHUNK = 2**18
+ENTRIES_PER_CHUNK = 2**18  # as CELLS_PER_CHUNK
 
 
 def _sparse_matrices(rows, names, encoders, labels, source: Source):
@@ -451,6 +452,7 @@ def arff_texts(data: MultilabelData, path: Path, layout: str) -> dict[Path, Iter
     """Paths and contents of the files that hold a data set as ARFF: for MULAN the XML with the labels too."""
     if layout not in ("mulan", "meka"):
         raise ValueError(f"layout must be 'mulan' or 'meka'; got {layout!r}.")
+    refuse_what_only_tables_hold(data, path)
     check_names(data, path)
     if not len(data.Y) or not (data.feature_names or data.label_names):
         raise DataError(f"{path}: an ARFF file needs at least one row and one attribute.")

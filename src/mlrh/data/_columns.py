@@ -1,4 +1,4 @@
-"""From the cells of a column, as text, to numbers and back: measurements, codes of nominal values, and labels.
+"""From the cells of a column, as text, to numbers and back: measurements, dates, codes of words, and labels.
 
 What a cell's quotes mean and how it says that it is missing is told by a function `plain` that gives the cell's value,
 or None for a missing one.
@@ -8,13 +8,15 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
+from mlrh._indicators import UNKNOWN
 from mlrh.data._sources import Source, shown
-from mlrh.data.containers import DataError, MultilabelData
+from mlrh.data.containers import DataError, MultilabelData, date_text, days_of, listed
 
 Plain = Callable[[str], str | None]
 HOW = "name the label columns or a MULAN XML file (--labels, or labels= in Python)"
@@ -22,6 +24,10 @@ LABEL_WORDS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 MAX_INDICATORS = 2**31  # cells of Y, 2 GiB; more is rather a number to predict than a list of labels
 ENTRY = 100  # bytes that an entry of a sparse matrix takes while it is made: row, column and value, three times
 DECLARED_IDENTIFIER_ROWS = 20  # with another declared value in each of so many rows; in fewer it may be chance
+
+
+class AbsentLabelError(DataError):
+    """A label that a file has no column for."""
 
 
 class BadCellError(ValueError):
@@ -46,6 +52,15 @@ def spelled_numbers(values: Sequence[str]) -> np.ndarray | None:
     except ValueError:
         return None
     return numbers if np.isfinite(numbers).all() and len(np.unique(numbers)) == len(values) else None
+
+
+def is_number(text: str) -> bool:
+    """Whether a text spells a number."""
+    try:
+        number(text)
+    except ValueError:
+        return False
+    return True
 
 
 class Numbers:
@@ -129,19 +144,44 @@ class Nominal(_Lookup):
         return self._codes[text]
 
 
-class Labels(_Lookup):
-    """A label column: 0 and 1, also as false and true or no and yes; `declared` are the values an attribute allows."""
+class Texts(Nominal):
+    """A column of text: indices of the different texts, in order of appearance."""
 
-    def __init__(self, plain: Plain, declared: Sequence[str] | None = None):
+
+class Dates(_Lookup):
+    """A column of dates: days since 1970, NaN where missing."""
+
+    omitted = np.nan
+
+    def _code(self, position, cell):
+        text = self._plain(cell)
+        try:
+            return np.nan if text is None else days_of(text)
+        except ValueError:
+            what = "must be a date such as 2024-03-31 or 2024-03-31 18:05"
+            raise BadCellError(position, f"{what}; found {shown(cell.strip())}.") from None
+
+
+class Labels(_Lookup):
+    """A label column: 0 and 1, also as false and true or no and yes; `declared` are the values an attribute allows.
+
+    Cells that equal the text `unknown`, if given, are UNKNOWN.
+    """
+
+    def __init__(self, plain: Plain, declared: Sequence[str] | None = None, unknown: str | None = None):
         super().__init__(plain)
+        self._unknown = unknown
         allowed = [0, 1] if declared is None else [label_value(value) for value in declared]
         self._allowed = {value for value in allowed if value is not None}
         self.omitted = float(allowed[0] or 0)
 
     def _code(self, position, cell):
+        if self._unknown is not None and cell.strip() == self._unknown:
+            return UNKNOWN
         text = self._plain(cell)
         if text is None:
-            raise BadCellError(position, "has no value; a label must be 0 or 1 in every row.")
+            what = "has no value; a label must be 0 or 1 in every row"
+            raise BadCellError(position, f"{what} (--unknown, or unknown= in Python, takes unknown ones).")
         value = label_value(text)
         if value is None or value not in self._allowed:
             must = "0 or 1" if len(self._allowed) == 2 else f"{min(self._allowed)}, the only declared value"
@@ -161,6 +201,33 @@ def label_value(text: str) -> int | None:
     return int(value) if value in (0.0, 1.0) else None
 
 
+# Label sets in one column
+
+
+def check_separator(separator: str) -> None:
+    """Raise a ValueError unless the text can separate labels."""
+    if not separator or "\\" in separator:
+        raise ValueError(f"A separator of labels must be a text without a backslash, such as ';'; got {separator!r}.")
+
+
+def indicators(sets: Sequence[tuple[str, ...] | None], known: Sequence[str], source: Source):
+    """Y and the names of its labels: those of `known` first, then others that occur, sorted; a set of None is UNKNOWN.
+
+    Returns
+    -------
+    Y : array of shape (n_rows, n_labels), int8
+    names : tuple of str
+    """
+    found = {label for own in sets if own for label in own}
+    names = (*known, *sorted(found.difference(known)))
+    check_size_of_indicators(len(sets), len(names), source)
+    place = {name: column for column, name in enumerate(names)}
+    Y = np.zeros((len(sets), len(names)), np.int8)
+    for row, own in enumerate(sets):
+        Y[row, [place[label] for label in own] if own is not None else slice(None)] = UNKNOWN if own is None else 1
+    return Y, names
+
+
 # Which columns are labels
 
 
@@ -168,13 +235,16 @@ def label_value(text: str) -> int | None:
 class LabelChoice:
     """Names of labels; `in_order` says whether their order counts or the file's does.
 
-    parent_names holds the parent of each label that has one.
+    parent_names holds the parent of each label that has one. With a separator, the one name is that of a column of
+    label sets ("" for lists); with None that is found out. Cells of labels that equal `unknown` are UNKNOWN.
     """
 
     names: tuple[str, ...]
     in_order: bool
     origin: str
     parent_names: Mapping[str, str] = field(default_factory=dict)
+    separator: str | None = None
+    unknown: str | None = None
 
 
 def label_columns(choice: LabelChoice, names: Sequence[str], source: Source, *, other: Mapping[str, int] | None = None):
@@ -190,8 +260,11 @@ def label_columns(choice: LabelChoice, names: Sequence[str], source: Source, *, 
     position = {**(other or {}), **{name: column for column, name in enumerate(names)}}
     absent = [name for name in choice.names if name not in position]
     if absent:
-        what = f"has no column {shown(absent[0])}, which {choice.origin} names as a label; correct one of the two."
-        raise source.error(what)
+        # Of a bounded number of short names: the time grows with the squares of their lengths.
+        alike = get_close_matches(absent[0][:100], [name for name in names[:1000] if len(name) < 100], n=1)
+        hint = f"did you mean {shown(alike[0])}?" if alike else f"it has {listed(list(map(shown, names)))}."
+        what = f"has no column {shown(absent[0])}, which {choice.origin} names as a label; {hint}"
+        raise AbsentLabelError(str(source.error(what)))
     found = [(position[name], name) for name in choice.names]
     if len({column for column, _ in found}) < len(found):
         raise source.error(f"two of the labels that {choice.origin} names are the same column; name each once.")
@@ -245,7 +318,7 @@ def described(X, Y, *, features, label_names, source, identifier_rows) -> Multil
         if isinstance(encoder, Ignored):
             continue
         # Rows without labels are to be predicted: there a feature of the model may have another value in every row.
-        if label_names and identifier_rows and _identifies(encoder, X, column, identifier_rows):
+        if label_names and identifier_rows and identifies(encoder, X, column, identifier_rows):
             what = f"{source.where}: column {name!r} has another value in every row and was dropped as an identifier."
             warnings.warn(what, UserWarning, stacklevel=2)
         else:
@@ -253,14 +326,20 @@ def described(X, Y, *, features, label_names, source, identifier_rows) -> Multil
     if len(kept) < len(features):
         X = X[:, kept]
     features = [features[column] for column in kept]
-    categories = {name: encoder.values for name, encoder in features if isinstance(encoder, Nominal)}
-    return MultilabelData(X, Y, tuple(name for name, _ in features), tuple(label_names), source.stem, categories)
+    texts = {name: encoder.values for name, encoder in features if isinstance(encoder, Texts)}
+    words = {name: encoder.values for name, encoder in features if isinstance(encoder, Nominal)}
+    categories = {name: values for name, values in words.items() if name not in texts}
+    names, dates = tuple(name for name, _ in features), tuple(n for n, own in features if isinstance(own, Dates))
+    about: dict[str, Any] = {"texts": texts, "dates": dates}
+    return MultilabelData(X, Y, names, tuple(label_names), source.stem, categories, **about)
 
 
-def _identifies(encoder, X, column, identifier_rows):
+def identifies(encoder, X, column, identifier_rows) -> bool:
     """Whether the column is nominal and has another value in every row, of enough rows."""
     n_rows = X.shape[0]
-    if not isinstance(encoder, Nominal) or len(encoder.values) < n_rows or n_rows < identifier_rows:
+    if not isinstance(encoder, Nominal) or isinstance(encoder, Texts):
+        return False
+    if len(encoder.values) < n_rows or n_rows < identifier_rows:
         return False
     if encoder.found:
         return True
@@ -296,14 +375,17 @@ def _refuse(wrong, cells, must_be):
 
 def check_names(data: MultilabelData, where: Any) -> None:
     """Raise a DataError for what no table can hold: a name used twice, an infinite value, a code without a value."""
-    names = (*data.feature_names, *data.label_names)
+    names = (*data.feature_names, *data.kept, *data.label_names)
     if len(set(names)) < len(names):
         raise DataError(f"{where}: two columns are called {shown(commonest(names))}; rename one before writing.")
     check_finite(data, where)
-    for column in data.nominal:
-        name, values = data.feature_names[column], data.X[:, [column]]
+    for column, name in enumerate(data.feature_names):
+        words = data.words(name)
+        if words is None:
+            continue
+        values = data.X[:, [column]]
         codes = values.data if sparse.issparse(values) else values
-        codes, n_values = codes[~np.isnan(codes)], len(data.categories[name])
+        codes, n_values = codes[~np.isnan(codes)], len(words)
         if ((codes < 0) | (codes >= n_values) | (codes != np.floor(codes))).any():
             raise DataError(f"{where}: feature {shown(name)} must be coded 0 to {n_values - 1}; X holds another code.")
 
@@ -321,12 +403,29 @@ def number_texts(values: np.ndarray, missing: str) -> list[str]:
 
 
 def value_texts(
-    values: np.ndarray, names: Sequence[str], words: Mapping[str, Sequence[str]], missing: str
+    values: np.ndarray,
+    names: Sequence[str],
+    words: Mapping[str, Sequence[str]],
+    missing: str,
+    dates: Sequence[str] = (),
 ) -> list[str]:
-    """Texts of one row's values: numbers, or for the names in `words` the word of that index."""
+    """Texts of one row's values: numbers, for the names in `words` the word of that index, for `dates` a date."""
     texts = number_texts(values, missing)
-    if words:
+    if words or dates:
         for place, name in enumerate(names):
             if name in words and texts[place] != missing:
                 texts[place] = words[name][int(values[place])]
+            elif name in dates and texts[place] != missing:
+                texts[place] = date_text(values[place])
     return texts
+
+
+def refuse_what_only_tables_hold(data: MultilabelData, where: Any) -> None:
+    """Raise a DataError where a data set holds what ARFF and LIBSVM files don't."""
+    held = {
+        "text": bool(data.texts),
+        "dates": bool(data.dates),
+        "unknown labels": bool((data.Y == UNKNOWN).any()),
+    }
+    for what in (name for name, is_held in held.items() if is_held):
+        raise DataError(f"{where}: {what} can't be written in this format; use CSV, JSON lines or Parquet.")

@@ -17,6 +17,7 @@ from mlrh.data._columns import (
     commonest,
     csr,
     number_texts,
+    refuse_what_only_tables_hold,
 )
 from mlrh.data._sources import Source, shown
 from mlrh.data.containers import DataError, MultilabelData, Schema
@@ -55,6 +56,7 @@ def read_libsvm(
 
 def libsvm_text(data: MultilabelData, where: Any) -> Iterator[str]:
     """Lines of a LIBSVM file; label names that aren't ascending integers become 0, 1, ..., feature names 1, 2, ...."""
+    refuse_what_only_tables_hold(data, where)
     _check_holdable(data, where)
     X = sparse.csr_array(data.X).copy()
     X.sum_duplicates()

@@ -3,7 +3,7 @@
 A page of a few bytes can unpack to gigabytes, whatever the file's metadata say, and Arrow unpacks it as a whole.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 DELTA_BYTE_ARRAY = 7  # number of the encoding in which a string is a prefix of the one before it and some more
@@ -13,8 +13,17 @@ GROUPS, CHUNKS, METADATA, PATH, SIZE, DATA_PLACE, DICTIONARY_PLACE = 4, 1, 3, 3,
 UNPACKED, PACKED, DATA, DICTIONARY, DATA_2 = 2, 3, 5, 7, 8
 ENCODING = {DATA: 2, DICTIONARY: 2, DATA_2: 4}
 N_VALUES = 1
+# What is kept of the metadata and of a page header: numbers of fields, with what is kept of the structs in them.
+NOTHING: Mapping[int, Any] = {}
+OF_CHUNK = {METADATA: dict.fromkeys((PATH, SIZE, DATA_PLACE, DICTIONARY_PLACE), NOTHING)}
+OF_FILE = {GROUPS: {CHUNKS: OF_CHUNK}}
+OF_PAGE = {
+    **dict.fromkeys((UNPACKED, PACKED), NOTHING),
+    **{kind: dict.fromkeys((N_VALUES, encoding), NOTHING) for kind, encoding in ENCODING.items()},
+}
 # Types of Thrift's compact protocol.
 STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(13)
+VARINT_FIRST = frozenset((I16, I32, I64, BINARY))  # begin with a whole number of one byte or more
 MAX_DEPTH = 16  # of structs within structs; page headers have three
 
 
@@ -31,10 +40,10 @@ def pages_of(content: bytes, columns: set[str]) -> Iterator[Page]:
     # Not by pyarrow's view of the metadata: it ends the process where they contradict themselves.
     end = len(content) - 8  # before the size of the metadata and the four letters at the end
     try:
-        metadata, _ = _struct(content, end - int.from_bytes(content[end : end + 4], "little"))
+        metadata, _ = _struct(content, end - int.from_bytes(content[end : end + 4], "little"), OF_FILE)
         chunks = [chunk[METADATA] for group in metadata[GROUPS] for chunk in group[CHUNKS]]
-        names = [b".".join(chunk[PATH]).decode() for chunk in chunks]
-    except (LookupError, TypeError) as error:
+        names = [chunk[PATH][0].decode() for chunk in chunks]  # what follows are parts of a list
+    except (AttributeError, LookupError, TypeError) as error:
         raise ValueError("the metadata at its end are damaged") from error
     for name, chunk in zip(names, chunks, strict=True):
         if name in columns:
@@ -42,16 +51,15 @@ def pages_of(content: bytes, columns: set[str]) -> Iterator[Page]:
 
 
 def _pages_of_chunk(content, chunk):
-    # Writers without a dictionary may store 0 for its place.
-    starts = [chunk.get(DATA_PLACE), chunk.get(DICTIONARY_PLACE)]
     try:
-        place = min(start for start in starts if start)
+        # Writers without a dictionary may store 0 for its place.
+        place = min(start for start in (chunk.get(DATA_PLACE), chunk.get(DICTIONARY_PLACE)) if start)
         stop = min(place + chunk[SIZE], len(content))
-    except (LookupError, TypeError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError("the metadata of a column are damaged") from error
     while place < stop:
         try:
-            header, place = _struct(content, place)
+            header, place = _struct(content, place, OF_PAGE)
             page, size = _page(header), header[PACKED]
         except (LookupError, TypeError) as error:
             raise ValueError("the header of a page is damaged") from error
@@ -68,26 +76,44 @@ def _page(header):
     return Page(header[UNPACKED], header[kind][N_VALUES], header[kind][ENCODING[kind]])
 
 
-# Thrift's compact protocol: whole numbers, strings, lists and structs are kept, anything else is skipped.
+# Thrift's compact protocol: whole numbers, strings, lists and structs are kept, anything else is skipped. A file has
+# thousands of such structs. So whole numbers and strings, which most fields are, are read without further calls.
 
 
-def _struct(content, place, depth=0):
-    """Fields by their numbers, and the place after them."""
+def _struct(content, place, wanted, depth=0):
+    """The wanted fields by their numbers, and the place after all of them."""
     fields: dict[int, Any] = {}
     number = 0
     if depth > MAX_DEPTH:
         raise LookupError("structs are nested too deep")
     while (head := content[place]) != STOP:
         place += 1
+        kind = head & 15
         if head >> 4:
             number += head >> 4
         else:
             number, place = _integer(content, place)
-        fields[number], place = _value(content, place, head & 15, depth)
+        if kind in VARINT_FIRST:
+            value = content[place]
+            place += 1
+            if value > 127:
+                value, place = _unsigned(content, place - 1)
+            if kind == BINARY:
+                if number in wanted:
+                    fields[number] = content[place : place + value]
+                place += value
+            elif number in wanted:
+                fields[number] = (value >> 1) ^ -(value & 1)
+        else:
+            value, place = _value(content, place, kind, wanted.get(number, NOTHING), depth)
+            if number in wanted:
+                if kind == STRUCT and not wanted[number]:
+                    raise LookupError("a struct stands where a number or a list should be")
+                fields[number] = value
     return fields, place + 1
 
 
-def _value(content, place, kind, depth):
+def _value(content, place, kind, wanted, depth):
     if kind in (TRUE, FALSE):
         return None, place
     if kind == BYTE:
@@ -100,13 +126,13 @@ def _value(content, place, kind, depth):
         size, place = _unsigned(content, place)
         return content[place : place + size], place + size
     if kind in (LIST, SET):
-        return _list(content, place, depth)
+        return _list(content, place, wanted, depth)
     if kind == STRUCT:
-        return _struct(content, place, depth + 1)
+        return _struct(content, place, wanted, depth + 1)
     raise LookupError(f"no value has the type {kind}")
 
 
-def _list(content, place, depth):
+def _list(content, place, wanted, depth):
     size, kind = content[place] >> 4, content[place] & 15
     place += 1
     values = []
@@ -114,7 +140,7 @@ def _list(content, place, depth):
         size, place = _unsigned(content, place)
     for _ in range(size):
         # A truth value has a byte of its own here.
-        value, place = (None, place + 1) if kind in (TRUE, FALSE) else _value(content, place, kind, depth)
+        value, place = (None, place + 1) if kind in (TRUE, FALSE) else _value(content, place, kind, wanted, depth)
         content[place - 1]  # ends with the content, whatever the size says
         values.append(value)
     return values, place

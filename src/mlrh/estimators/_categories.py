@@ -8,7 +8,7 @@ from scipy import sparse
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
-from mlrh.estimators import _features
+from mlrh.estimators import _device, _features
 
 KINDS = ("q", "c")  # XGBoost's names of a feature of numbers (quantities), and of one of categories
 # How the dtype of a column of categories begins: pandas has category, polars Categorical and Enum.
@@ -20,6 +20,7 @@ def validated(estimator, X, *, reset):
 
     The estimator has a parameter `feature_types`, and its categories are `_categories` (see `found`).
     """
+    _device.refuse(X, type(estimator).__name__)
     _features.check(X)
     if reset:
         estimator._categories = found(X, estimator.feature_types)

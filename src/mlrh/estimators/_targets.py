@@ -16,7 +16,7 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 
-from mlrh._indicators import UNKNOWN, as_indicator, as_partly_known
+from mlrh._indicators import UNKNOWN, as_indicator, as_partly_known, plain_separator
 from mlrh._sklearn import check_sample_weight, num_samples
 from mlrh._warnings import warn
 
@@ -68,8 +68,8 @@ def check_every_label_known(names, Y):
 def constant_labels(names, Y):
     """Sentences on labels that all rows have, or none: nothing says how these depend on the features."""
     problems = []
-    for value, state in ((0, "absent from"), (1, "present in")):
-        constant = np.flatnonzero(np.isin(Y, (value, UNKNOWN)).all(axis=0))
+    for other, state in ((1, "absent from"), (0, "present in")):
+        constant = np.flatnonzero(~(other == Y).any(axis=0))
         if len(constant):
             listed = [repr(name) for name in names[constant].tolist()]
             more = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
@@ -376,7 +376,26 @@ def _class_targets(values):
     if len(classes) < 2:
         found = f"only one class: {classes.tolist()[0]!r}" if len(classes) else "no row"
         raise ValueError(f"y must hold at least 2 classes; it holds {found}.")
+    _tell_of_joined_labels(classes)
     return Targets("classes", classes)
+
+
+def _tell_of_joined_labels(classes):
+    """Warn where classes look like label sets that were joined to texts, such as "health;tech"."""
+    if classes.dtype.kind not in "OU" or not all(isinstance(name, str) for name in classes):
+        return
+    separator = plain_separator(classes)
+    if separator is None:
+        return
+    joined = [name for name in classes.tolist() if separator in name]
+    parts = [part.strip() for name in classes.tolist() for part in name.split(separator)]
+    # Parts of a plain text, such as "Paris, France", hardly come again; labels do.
+    if len(set(parts)) < len(parts):
+        warn(
+            f"The classes of y look like label sets, such as {joined[0]!r}, but each is one class. For label sets "
+            f"give y as a list of sets, [set(labels.split({separator!r})) for labels in y], or as the matrix that "
+            "MultiLabelBinarizer makes of them."
+        )
 
 
 def _matrix_targets(values):
