@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from processes import wait_until
 from samples import make_multilabel, one_sentence
+from scipy import sparse
 
 from mlrh import MLRHClassifier
-from mlrh.fitting.checkpoint import Checkpoint, digest_of
+from mlrh.fitting.checkpoint import KEYS, Checkpoint, DigestOfRows, _add_up_words, digest_of
+from mlrh.spaces import ObservedSpace
 
 X, Y = make_multilabel(300, 6, 4)
 OPTIONS = {"tol": 1e-12, "size_bias": True}
@@ -46,6 +48,7 @@ MLRHClassifier(tol=1e-12, size_bias=True).fit_chunks(chunks, checkpoint=sys.argv
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="kill -9 is a signal of POSIX")
 def test_a_fit_killed_by_kill_9_goes_on_and_reaches_the_same_optimum(tmp_path):
     np.save(tmp_path / "X.npy", X)
@@ -77,6 +80,14 @@ def test_a_finished_checkpoint_needs_one_look_at_the_rows_and_gives_the_same_bit
     assert again.n_passes == 1
     np.testing.assert_array_equal(second.coef_, first.coef_)
     np.testing.assert_array_equal(second.history_, first.history_)
+
+
+def test_a_checkpoint_in_a_folder_that_is_not_there_is_refused_before_any_look_at_the_rows(tmp_path):
+    parts = Parts()
+    with pytest.raises(ValueError, match="The folder of a checkpoint must exist") as raised:
+        MLRHClassifier().fit_chunks(parts, checkpoint=tmp_path / "none" / "fit.checkpoint")
+    assert one_sentence(raised) and str(tmp_path / "none") in str(raised.value)
+    assert parts.n_passes == 0
 
 
 def test_unknown_labels_go_on_from_a_checkpoint_too(tmp_path):
@@ -121,6 +132,7 @@ def test_a_changed_byte_is_found_by_the_checksum(tmp_path):
 
 other = X.copy()
 other[250, 3] += 1e-9
+shuffled = np.random.RandomState(0).permutation(300)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +141,9 @@ other[250, 3] += 1e-9
         ({"C": 2.0}, (X, Y), "the parameters"),
         ({"solver": "newton-cg"}, (X, Y), "the parameters"),
         ({"label_space": "observed", "size_bias": False}, (X, Y), "the label space"),
-        ({}, (other, Y), "the sums of the features and of the label sets"),
+        ({}, (other, Y), "the rows"),
+        ({}, (X, Y[shuffled]), "the rows"),
+        ({}, (X[shuffled], Y), "the rows"),
         ({}, (X[:, :5], Y), "the number of features"),
         ({}, (X[:-1], Y[:-1]), "the number of rows"),
     ],
@@ -191,5 +205,58 @@ def test_digests_differ_where_values_or_their_shapes_do():
         ([1.0], [1.0]),
         (["a"],),
         (["a", None],),
+        ([np.arange(3000.0)],),
+        ([np.where(np.arange(3000) == 1500, 7.0, np.arange(3000.0))],),
     ]
     assert len({digest_of(*own) for own in values}) == len(values)
+
+
+def digest_of_rows(X, Y, weights):
+    digest = DigestOfRows()
+    digest.add(X, Y, weights)
+    return digest.text()
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_digest_of_rows_differs_where_one_number_or_the_order_does(form, dtype):
+    # 0 and 1 differ in the first bits only, where sums of words would lose most of the difference.
+    X = np.random.RandomState(0).randint(0, 2, size=(401, 7)).astype(dtype)
+    X[:, 6] = 1
+    weights, sets = np.ones(401), np.tile(Y, (2, 1))[:401]
+    digests = [digest_of_rows(form(X), sets, weights)]
+    assert digest_of_rows(form(X.copy()), sets, weights) == digests[0]
+    for row in (0, 200, 400):
+        changed = X.copy()
+        changed[row, 6] = 0
+        digests.append(digest_of_rows(form(changed), sets, weights))
+        digests.append(digest_of_rows(form(X), sets, np.where(np.arange(401) == row, 2.0, 1.0)))
+        others = sets.copy()
+        others[row, 1] ^= 1
+        digests.append(digest_of_rows(form(X), others, weights))
+    digests.append(digest_of_rows(form(X[::-1]), sets, weights))
+    assert len(set(digests)) == len(digests)
+
+
+def test_the_words_of_a_block_are_multiplied_and_added_up_as_by_python():
+    words = np.random.RandomState(0).randint(0, 2**63, size=KEYS + 3).astype(np.uint64) * np.uint64(2)
+    keys = np.random.RandomState(1).randint(0, 2**63, size=KEYS).astype(np.uint64) * np.uint64(2) + np.uint64(1)
+    sums = np.empty(2, np.uint64)
+    _add_up_words(words, keys, sums)
+    for own, part in zip(sums, (words[:KEYS], words[KEYS:]), strict=True):
+        pairs = zip(part.tolist(), keys.tolist(), strict=False)
+        total = sum((word + key) % 2**32 * (((word >> 32) + (key >> 32)) % 2**32) for word, key in pairs)
+        assert int(own) == total % 2**64
+
+
+def test_a_checkpoint_of_a_space_with_one_other_set_among_many_is_refused(tmp_path):
+    # NumPy's text of an array of over 1000 entries shows the first and the last rows only.
+    path, sets = tmp_path / "fit.checkpoint", ((np.arange(600)[:, None] >> np.arange(10)) & 1).astype(np.int8)
+    X = np.random.RandomState(0).normal(size=(600, 3))
+    for last in (1000, 1001):
+        own = np.insert(sets, 300, (last >> np.arange(10)) & 1, axis=0)
+        model = MLRHClassifier(label_space=ObservedSpace(own), tol=0.1)
+        if last == 1000:
+            model.fit_chunks((X, sets), checkpoint=path)
+    with pytest.raises(ValueError, match="which differs in the label space;"):
+        model.fit_chunks((X, sets), checkpoint=path)

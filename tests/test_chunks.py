@@ -12,7 +12,9 @@ from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
 from mlrh import MLRHClassifier, MLRHClassifierCV, persistence
+from mlrh._indicators import UNKNOWN
 from mlrh.data import DataError, FileParts, MultilabelData, write
+from mlrh.data._parts import N_READERS
 from mlrh.estimators import _chunks
 from mlrh.fitting import rows
 from mlrh.fitting.rows import RowsInMemory
@@ -22,12 +24,13 @@ X, Y = make_multilabel(400, 8, 5, min_labels=0, max_labels=3)
 X = X + 0.5
 WEIGHTS = np.random.RandomState(1).uniform(0.5, 2.0, size=400)
 CUTS = [slice(0, 90), slice(90, 91), slice(91, 300), slice(300, 400)]
+FEWER = np.column_stack([Y[:, 0], Y[:, 1] & ~Y[:, 0] & 1, Y[:, 2:]])  # no set has both of the first two labels
 NESTED = np.column_stack([Y[:, 0] | Y[:, 1], Y[:, 1], Y[:, 2:]])
 TIGHT = {"tol": 1e-13}
 PROBLEMS = {
     "cardinality": ({}, Y),
     "size bias": ({"size_bias": True, "C": 0.3}, Y),
-    "observed": ({"label_space": "observed"}, Y),
+    "observed": ({"label_space": "observed"}, FEWER),
     "open": ({"label_space": "open"}, Y),
     "groups": ({"label_space": GroupSpace([([0, 1], 0, 2), ([2, 3, 4], 0, 3)])}, Y),
     "hierarchy": ({"label_space": HierarchySpace([-1, 0, -1, -1, -1])}, NESTED),
@@ -80,10 +83,17 @@ def test_chunks_have_the_optimum_of_all_rows(name, form):
     np.testing.assert_array_equal(chunked.predict(form(thinned)), fitted.predict(form(thinned)))
 
 
+def test_the_observed_space_of_chunks_has_the_sets_that_occur_and_no_others():
+    model = MLRHClassifier(label_space="observed").fit_chunks(Parts(X, FEWER))
+    possible = MLRHClassifier().fit_chunks(Parts(X, FEWER)).label_space_
+    assert possible.sizes() == (0, 3)  # 26 sets of five labels
+    assert len(model.label_space_.sets) == len(np.unique(FEWER, axis=0)) < 26
+
+
 @pytest.mark.parametrize("options", [{}, {"label_space": "observed"}, {"size_bias": True}])
 def test_chunks_with_unknown_labels_have_the_optimum_of_all_rows(options):
-    fitted = MLRHClassifier(**TIGHT, **options).fit(X, hidden(Y), WEIGHTS)
-    assert_same_optimum(MLRHClassifier(**TIGHT, **options).fit_chunks(Parts(X, hidden(Y), WEIGHTS)), fitted)
+    fitted = MLRHClassifier(**TIGHT, **options).fit(X, hidden(FEWER), WEIGHTS)
+    assert_same_optimum(MLRHClassifier(**TIGHT, **options).fit_chunks(Parts(X, hidden(FEWER), WEIGHTS)), fitted)
 
 
 def counted_evaluations(monkeypatch, options, X, Y):
@@ -119,13 +129,13 @@ def test_passes_are_at_most_1_3_times_the_evaluations_of_fit(form, options, monk
     assert parts.n_passes <= 1.3 * counted_evaluations(monkeypatch, options, form(X), Y)
 
 
-def test_an_l1_penalty_takes_the_steps_of_fit_and_a_pass_more_in_each(monkeypatch):
-    options = {"l1_ratio": 0.5}
-    parts, fitted = Parts(X, Y), MLRHClassifier(**options).fit(X, Y)
-    chunked = MLRHClassifier(**options).fit_chunks(parts)
-    assert chunked.n_iter_ == fitted.n_iter_
-    evaluations = counted_evaluations(monkeypatch, options, X, Y)
-    assert parts.n_passes == evaluations + chunked.n_iter_ + 3  # the last model says that nothing is left
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("l1_ratio", [0.5, 1.0])
+def test_passes_with_an_l1_penalty_are_at_most_1_3_times_the_evaluations_of_fit(form, l1_ratio, monkeypatch):
+    options = {"l1_ratio": l1_ratio}
+    parts = Parts(form(X), Y)
+    MLRHClassifier(**options).fit_chunks(parts)
+    assert parts.n_passes <= 1.3 * counted_evaluations(monkeypatch, options, form(X), Y)
 
 
 def test_stand_ins_lead_to_the_optimum_where_own_models_are_too_large(monkeypatch):
@@ -197,6 +207,35 @@ def test_files_are_chunks(suffix, tmp_path):
     assert chunked.classes_.tolist() == list("01234" if "svm" in suffix else LABELS)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_files_with_unknown_labels_have_the_optimum_of_all_rows(suffix, tmp_path):
+    known, paths = hidden(Y), []
+    known[CUTS[0]] = Y[CUTS[0]]  # the first file knows all labels
+    cells = np.where(np.isnan(known), UNKNOWN, known).astype(np.int8)
+    for i, cut in enumerate(CUTS):
+        paths.append(tmp_path / f"part{i}{suffix}")
+        write(MultilabelData(X[cut], cells[cut], tuple(f"x{d}" for d in range(8)), LABELS, "part"), paths[-1])
+    with FileParts(paths, LABELS, unknown="") as parts:
+        np.testing.assert_array_equal(np.concatenate([own for _, own in parts]), known)
+    chunked = MLRHClassifier(**TIGHT).fit_chunks(paths, LABELS, unknown="")
+    fitted = MLRHClassifier(**TIGHT).fit(X, known)
+    assert chunked.objective_ == pytest.approx(fitted.objective_, rel=1e-8)
+    np.testing.assert_allclose(chunked.coef_, fitted.coef_, atol=1e-5)
+    with pytest.raises(DataError, match="unknown= in Python"):
+        MLRHClassifier().fit_chunks(paths, LABELS)
+
+
+def test_a_text_for_unknown_labels_is_refused_where_there_are_no_files():
+    with pytest.raises(ValueError, match="unknown is for a list of files"):
+        MLRHClassifier().fit_chunks(Parts(X, Y), unknown="")
+
+
+def test_files_without_classes_are_told_the_parameter_of_fit_chunks(tmp_path):
+    with pytest.raises(DataError, match="name the label columns with classes=") as raised:
+        MLRHClassifier().fit_chunks(written(tmp_path, ".csv"))
+    assert one_sentence(raised) and "labels=" not in str(raised.value)
+
+
 def test_libsvm_files_that_show_different_labels_and_features_are_parts_of_one_set(tmp_path):
     (tmp_path / "a.svm").write_text("1 1:1 2:2\n1,4 1:3\n")
     (tmp_path / "b.svm").write_text("2 3:1 1:.5\n10 2:1\n")
@@ -238,6 +277,94 @@ def test_decoded_files_leave_nothing_in_the_temporary_folder(tmp_path, monkeypat
     with pytest.raises(DataError, match="no such file"), FileParts([*paths, tmp_path / "none.csv"], LABELS):
         pass
     assert not list(room.iterdir())
+
+
+SUFFIXES_TO_DECODE = [".csv", ".parquet", ".arff", ".jsonl", ".csv.gz", ".npz", "-csr.npz"]
+
+
+def many(tmp_path, suffix, n_files=8):
+    """Paths of files of 50 rows each."""
+    paths = [tmp_path / f"own{i}{suffix}" for i in range(n_files)]
+    for i, path in enumerate(paths):
+        rows = slice(50 * i, 50 * (i + 1))
+        if suffix.endswith(".npz"):
+            own = sparse.csr_array(X[rows])
+            members = {f"X_{name}": getattr(own, name) for name in ("data", "indices", "indptr", "shape")}
+            np.savez(path, **(members if "csr" in suffix else {"X": X[rows]}), Y=Y[rows])
+        else:
+            write(MultilabelData(X[rows], Y[rows], tuple(f"x{d}" for d in range(8)), LABELS, "part"), path)
+    return paths
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES_TO_DECODE)
+def test_the_first_look_is_at_files_as_they_are_decoded_and_the_next_is_decoded_meanwhile(
+    suffix, tmp_path, monkeypatch
+):
+    paths, decoded, second_began = many(tmp_path, suffix), [], threading.Event()
+    looked_at_first, last_waited = threading.Event(), []
+    read_part, plus_sums = FileParts._read, _chunks.plus_sums
+
+    def reading(self, number, schema):
+        decoded.append(number)
+        if number == 1:
+            second_began.set()
+        if number == len(paths) - 1:  # must wait for the look at the first file
+            last_waited.append(looked_at_first.wait(30))
+        return read_part(self, number, schema)
+
+    def looking(*arguments):
+        sums = plus_sums(*arguments)
+        if not looked_at_first.is_set():
+            assert second_began.wait(30)  # by another thread, while this one works on the first
+            assert len(decoded) < len(paths)
+            looked_at_first.set()
+        return sums
+
+    monkeypatch.setattr(FileParts, "_read", reading)
+    monkeypatch.setattr(_chunks, "plus_sums", looking)
+    fitted = MLRHClassifier(**TIGHT).fit(X, Y)
+    chunked = MLRHClassifier(**TIGHT).fit_chunks(paths, None if suffix.endswith((".npz", ".arff")) else LABELS)
+    assert last_waited == [True]
+    assert sorted(decoded) == list(range(len(paths)))  # each once, whatever the number of passes
+    assert chunked.objective_ == pytest.approx(fitted.objective_, rel=1e-8)
+    np.testing.assert_allclose(chunked.coef_, fitted.coef_, atol=1e-5)
+
+
+def test_no_more_files_are_decoded_than_a_fit_comes_to_and_those_that_come_next(tmp_path, monkeypatch):
+    paths, begun, running, most = many(tmp_path, ".csv"), [], [], []
+    read_part = FileParts._read
+
+    def reading(self, number, schema):
+        begun.append(number)
+        running.append(number)
+        most.append(len(running))
+        try:
+            return read_part(self, number, schema)
+        finally:
+            running.remove(number)
+
+    monkeypatch.setattr(FileParts, "_read", reading)
+    with FileParts(paths, LABELS) as parts:
+        for number, _ in enumerate(parts):
+            assert max(begun) <= number + N_READERS
+    assert max(most) <= N_READERS and len(begun) == len(paths)
+
+
+def test_a_bad_file_ends_the_look_with_a_sentence_that_names_it_and_leaves_no_thread(tmp_path):
+    paths = many(tmp_path, ".csv")
+    lines = paths[5].read_text().splitlines()
+    paths[5].write_text("\n".join([*lines[:-1], lines[-1].replace(lines[-1].split(",")[0], "many", 1)]))
+    with pytest.raises(DataError, match=r"own5\.csv") as raised:
+        MLRHClassifier().fit_chunks(paths, LABELS)
+    assert one_sentence(raised)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("mlrh-files")]
+
+
+def test_a_file_that_is_not_there_is_told_before_any_is_read(tmp_path, monkeypatch):
+    paths = many(tmp_path, ".csv")
+    monkeypatch.setattr(FileParts, "_read", lambda *arguments: pytest.fail("a file was read"))
+    with pytest.raises(DataError, match=r"none\.csv: no such file"):
+        MLRHClassifier().fit_chunks([*paths, tmp_path / "none.csv"], LABELS)
 
 
 # Rows

@@ -145,6 +145,22 @@ def test_the_labels_own_models_are_sums_over_all_rows(form, offset):
     assert inside.own_models(parameters, members, (1.5, 0.25)) is None
 
 
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_models_that_come_with_an_evaluation_are_those_of_a_pass_of_their_own(form):
+    space = SPACES["cardinality"]
+    X, Y, weights = make_rows(space)
+    inside, outside = both_objectives(form(X), Y, weights, space)
+    parameters = np.random.RandomState(1).normal(size=len(inside.start()))
+    members = [np.array(own, np.int64) for own in ([0, 2, 4], [], [1], [0, 1, 2, 3, 4])]
+    evaluated, models = outside.with_models(parameters, members)
+    for found, expected in zip(evaluated, outside.with_curvatures(parameters), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    alone = outside.own_models(parameters, members, (1.5, 0.25))
+    for (by_curvature, by_misfit), expected in zip(models, alone, strict=True):
+        np.testing.assert_allclose(1.5 * by_curvature + 0.25 * by_misfit, expected, rtol=1e-9, atol=1e-9)
+    assert inside.with_models(parameters, members)[1] is None
+
+
 @pytest.mark.parametrize("ridge", [0.1, np.inf])
 def test_coordinate_descent_by_sums_ends_where_that_over_rows_does(ridge):
     rng = np.random.RandomState(0)

@@ -2,13 +2,16 @@
 
 A fit is that of `MLRHClassifier.fit_chunks`, with other rows: a partition is one chunk, held by a worker, and a pass is
 one graph. Its tasks ask the partitions where they lie, add up the answers of each worker there, and then those of the
-workers, by a tree. Everything on the workers is the result of a task, nothing is changed in place: what a lost worker
-held is computed again.
+workers, by a tree whose root is the client. Everything on the workers is the result of a task, nothing is changed in
+place: what a lost worker held is computed again.
 """
 
 import time
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import ceil
 from typing import Any, Self
 
 import numpy as np
@@ -29,13 +32,17 @@ try:
     import distributed
     from dask.delayed import Delayed, delayed
 except ImportError as error:
-    raise ImportError('mlrh.dask needs Dask; install it with: pip install "mlrh[dask]"') from error
+    raise ImportError(
+        'mlrh.dask needs Dask; install it with: pip install "dask[array]>=2025.1" "distributed>=2025.1"'
+    ) from error
 
 __all__ = ["DaskMLRHClassifier"]
 
 LOOK_SECONDS = 5.0  # between two looks at workers, while an answer is waited for
 PAUSED_SECONDS = 60.0  # of a pause that is taken for the end: a worker that writes partitions to disk soon goes on
-FAN_IN = 8  # answers that one task adds up: as many lie in memory at a time, for each level of the tree
+FAN_IN = 8  # partitions that one task asks, and answers that one adds up: these lie in memory at a time
+PLACES_SECONDS = 1.0  # for which the places of the partitions are taken for known: asking takes milliseconds
+COPIED_BYTES = 2**24  # of all copies of a question in a graph: 16 MB, which go through the scheduler
 
 
 def _refused(model):
@@ -69,6 +76,8 @@ class DaskMLRHClassifier(MLRHClassifier):
     ----------
     coef_, intercept_, classes_, label_space_, ...
         As of MLRHClassifier, without support_.
+    n_samples_ : int
+        Rows that count: of positive weight, with a label that is known.
 
     Examples
     --------
@@ -166,11 +175,12 @@ class DaskMLRHClassifier(MLRHClassifier):
             options = self._options_of_sums(problem, look.features)
             rows = _RowsOnWorkers(held, look.features, problem.space, n_jobs=self.n_jobs or 1, **options)
             self._solve_sums(problem, rows, start, progress)
+        self.n_samples_ = look.features.n_samples
         return self
 
     def to_local(self) -> MLRHClassifier:
         """The same classifier as a MLRHClassifier, fitted if this one is."""
-        local, own = self._plain(), self.get_params(deep=False)
+        local, own = self._plain(), {*self.get_params(deep=False), "n_samples_"}
         vars(local).update({name: value for name, value in vars(self).items() if name not in own})
         return local
 
@@ -183,7 +193,7 @@ class DaskMLRHClassifier(MLRHClassifier):
         form = self._targets
         if form.kind == "frame" and hasattr(X, "map_partitions"):
             meta = form.decode(np.zeros((0, len(self.classes_)), np.int8))
-            return X.map_partitions(_asked, self.to_local(), "predict", meta=meta)
+            return X.map_partitions(_framed, self.to_local(), meta=meta)
         dtypes: dict = {"classes": self.classes_.dtype, "sets": object}
         shape = () if form.kind in dtypes else (len(self.classes_),)
         return self._array(X, "predict", shape, np.dtype(dtypes.get(form.kind, form.dtype)))
@@ -425,14 +435,14 @@ class _Question:
     arguments: tuple
 
 
-def _answer(partition, common, question):
-    """The sums over the rows of a partition, None where none counts; common are (FeatureSums, space, options)."""
-    if partition is None or len(partition.Y) == 0:
-        return None
+def _answer(partitions, common, question):
+    """The sums over the rows of partitions, None where none counts; common are (FeatureSums, space, options)."""
     whole, space, options = common
     space, total = space.with_bias(question.bias) if space.n_biases else space, None
-    for answer in answers_of(partition.rows, whole, space, question.method, *question.arguments, **options):
-        total = added(total, answer)
+    for partition in partitions:
+        if partition is not None and len(partition.Y):
+            for answer in answers_of(partition.rows, whole, space, question.method, *question.arguments, **options):
+                total = added(total, answer)
     return total
 
 
@@ -445,11 +455,18 @@ def _total(answers):
     return total
 
 
+def _framed(X, model):
+    """What the plain classifier predicts for a partition, as a DataFrame."""
+    return model.predict(X)
+
+
 def _asked(X, model, method):
-    """The answer of a method of the plain classifier to a partition; label sets as an array of objects."""
+    """The answer of a method of the plain classifier to a partition, as an array; label sets as one of objects."""
     answer = getattr(model, method)(X)
     if sparse.issparse(answer):
         return answer.toarray()
+    if hasattr(answer, "columns"):  # where y of training was a DataFrame
+        return answer.to_numpy()
     if isinstance(answer, list):
         sets = np.empty(len(answer), object)
         sets[:] = answer
@@ -475,13 +492,16 @@ class _HeldRows:
         sent = _literal(model)
         self._partitions = client.compute([delayed(_checked)(part, sent, classes) for part in parts])
         self._sizes: dict[int, int] = {}
+        self._threads: dict[str | None, int] = {}  # of the workers
+        self._places: Any = (-np.inf, [])  # when they were asked for, and each worker's partitions in lists
+        self._last: list = []  # futures of the last pass
 
     def look(self):
         """The Look at all rows, and a copy of the model that has noted the features."""
         self._progress.begin()
         model = _literal(self._model)
         looks = [delayed(_look)(own, number, model) for number, own in enumerate(self._partitions)]
-        seen = self.result(_tree(_join, looks))
+        seen = self.result(*_tree(_join, looks))
         if seen is None:
             raise ValueError("X must have at least one row; all partitions are empty.")
         self._sizes = seen.sizes
@@ -510,46 +530,67 @@ class _HeldRows:
     def ask(self, common, question):
         """The sum of the answers of all partitions to a question."""
         self._progress.begin()
-        asked, of_workers = _literal(question), []
-        for partitions in self._by_worker():
-            answers = []
-            for place, partition in enumerate(partitions):
-                # Workers get their tasks in turns. Then none seems to be idle, which Dask would send partitions to.
-                with dask.annotate(priority=-place):
-                    answers.append(delayed(_answer)(partition, common, asked))
-            of_workers.append(_tree(_total, answers))
-        return self.result(_tree(_total, of_workers))
+        places, of_workers = self._by_worker(), []
+        asked = _in_graph(question, [len(tasks) for _, tasks in places])
+        for worker, tasks in places:
+            # Any worker may do what a lost one was asked.
+            place = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
+            with dask.annotate(**place):
+                answers = [delayed(_answer)(partitions, common, asked) for partitions in tasks]
+                of_workers += _tree(_total, answers)
+        # The root of the tree is here: one task, and a way from worker to worker, less to wait for.
+        return _total(self._results(_tree(_total, of_workers, FAN_IN)))
 
-    def _by_worker(self) -> list[list]:
-        """The partitions in groups, one for each worker that holds some; one more for those that are computed again."""
+    def _by_worker(self) -> list[tuple[str | None, list[list]]]:
+        """Each worker that holds partitions, and these in lists, one for a task; None for those computed again.
+
+        Where partitions have moved since they were last asked for, Dask moves tasks or partitions.
+        """
+        since, places = self._places
+        if time.monotonic() - since > PLACES_SECONDS:
+            places = self._asked_places()
+            self._places = (time.monotonic(), places)
+        return places
+
+    def _asked_places(self):
         holders = self._client.who_has(self._partitions)
-        groups: dict[str | None, list] = {}
+        held: dict[str | None, list] = {}
         for partition in self._partitions:
-            groups.setdefault(next(iter(holders.get(partition.key, ())), None), []).append(partition)
-        return list(groups.values())
+            held.setdefault(next(iter(holders.get(partition.key, ())), None), []).append(partition)
+        if not held.keys() <= {None, *self._threads}:
+            self._threads = self._client.nthreads()
+        return [(worker, _tasks(own, self._threads.get(worker, 1))) for worker, own in held.items()]
 
     def result(self, answer):
         """The result of a delayed answer, in one graph; an error says which partition it comes from."""
+        return self._results([answer])[0]
+
+    def _results(self, answers):
+        """The results of delayed answers, in one graph, as `result`."""
         # Coefficients are a part of the graph, not scattered, so that a lost worker doesn't take them along; Dask would
         # warn of their size.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):
-            future = self._client.compute(answer, optimize_graph=False)
+            futures = self._client.compute(answers, optimize_graph=False)
+        # Those of the pass before are given up only now. A client sends at most one message in 10 ms: to give them up
+        # at once would be one, and this graph would wait for 10 ms.
+        self._last = futures
         try:
-            return self._awaited(future)
+            return self._awaited(futures)
         except Exception as error:
+            self._client.cancel(futures)
             raise self._explained(error) from error
-        finally:
-            future.cancel()  # also on Ctrl-C: workers begin no other task of the graph
+        except BaseException:  # Ctrl-C: workers begin no other task of the graph
+            self._client.cancel(futures)
+            raise
 
-    def _awaited(self, future):
-        """The result of a future; a MemoryError where a worker is paused for so long that it may stay so."""
+    def _awaited(self, futures):
+        """The results of futures; a MemoryError where a worker is paused for so long that it may stay so."""
         paused: dict[str, float] = {}
         while True:
-            try:
-                return future.result(timeout=LOOK_SECONDS)
-            except TimeoutError:
-                if future.done():  # meanwhile; or it is the task's own error
-                    return future.result()
+            with suppress(TimeoutError), self._client.as_current():
+                distributed.wait(futures, timeout=LOOK_SECONDS)
+            if all(future.done() for future in futures):
+                return self._client.gather(futures)
             now, before = time.monotonic(), paused
             paused = {worker: before.get(worker, now) for worker in self._client.run_on_scheduler(_paused_workers)}
             stuck = [worker for worker, since in paused.items() if now - since > PAUSED_SECONDS]
@@ -594,11 +635,33 @@ def _sentence(what, error):
     return ValueError(f"{what} can't be read: {type(error).__name__}: {error}")
 
 
-def _tree(join, answers):
-    """One delayed answer from several, FAN_IN at a time."""
-    while len(answers) > 1:
+def _tasks(partitions, n_threads):
+    """The partitions of a worker in lists for its threads, as many for each; FAN_IN partitions at most in a list.
+
+    A task costs the scheduler milliseconds, whatever it does. A lost worker's task needs all its partitions in one
+    place again, so that it should not have all of them.
+    """
+    n_tasks = min(len(partitions), n_threads * ceil(len(partitions) / (n_threads * FAN_IN)))
+    cuts = [len(partitions) * i // n_tasks for i in range(n_tasks + 1)]
+    return [partitions[first:last] for first, last in pairwise(cuts)]
+
+
+def _tree(join, answers, most=1):
+    """Delayed answers joined, FAN_IN at a time, until there are at most so many."""
+    while len(answers) > most:
         answers = [delayed(join)(answers[i : i + FAN_IN]) for i in range(0, len(answers), FAN_IN)]
-    return answers[0]
+    return answers
+
+
+def _in_graph(question, n_tasks):
+    """The question as an argument of so many tasks of each worker: a copy in each, or a task of its own.
+
+    Copies spare the workers to wait for a task. Where a worker would get several, or all take much room, a task of its
+    own is better: it is sent to one worker, and handed on to each of the others once.
+    """
+    n_bytes = sum(getattr(own, "nbytes", 0) for own in question.arguments)
+    is_copied = max(n_tasks) == 1 and n_bytes * len(n_tasks) <= COPIED_BYTES
+    return question if is_copied else _literal(question)
 
 
 class _RowsOnWorkers(SummedRows):

@@ -21,8 +21,7 @@ from scipy import sparse
 from mlrh import _sklearn
 from mlrh._indicators import UNKNOWN
 from mlrh._words import left_in_words
-from mlrh.data import FileParts
-from mlrh.estimators import _features, _targets
+from mlrh.estimators import _device, _features, _targets
 from mlrh.estimators._base import check_strength
 from mlrh.fitting.design import Design, FeatureSums
 from mlrh.fitting.rows import ahead, blocks_of, rows_of
@@ -33,21 +32,40 @@ PAGE = 4096  # bytes of memory that are read from a mapped file at once, or a pa
 
 
 @contextmanager
-def opened(chunks, classes) -> Iterator["Source"]:
+def opened(chunks, classes, unknown=None) -> Iterator["Source"]:
     """The Source of what `fit_chunks` is given; see there."""
     with ExitStack() as stack:
         if isinstance(chunks, str | PathLike):
             raise ValueError(f"chunks must be a list of files, not one path; give sorted(glob.glob({str(chunks)!r})).")
+        if unknown is not None and not _are_files(chunks):
+            raise ValueError("unknown is for a list of files; leave it out, since unknown labels of arrays are NaN.")
         if _are_files(chunks):
-            files = stack.enter_context(FileParts(chunks, classes))
+            files = stack.enter_context(_files(chunks, classes, unknown))
             names = files.label_names if classes is None else classes
             yield Source(lambda: iter(files), names, files.name)
         elif _are_arrays(chunks):
-            yield Source(lambda: _cut(*chunks), classes)
+            arrays = _sliceable(*chunks)
+            yield Source(lambda: _cut(*arrays), classes)
         elif callable(chunks):
             yield Source(lambda: _checked_iterator(chunks()), classes)
         else:
             yield Source(lambda: _checked_iterable(chunks), classes)
+
+
+@contextmanager
+def _files(paths, classes, unknown):
+    """FileParts whose error names the parameter of `fit_chunks` where nothing says which columns are labels."""
+    from mlrh.data import DataError, FileParts  # readers of all formats: a fifth of the time to import the classifiers
+    from mlrh.data._columns import HOW
+
+    with ExitStack() as stack:
+        try:
+            files = stack.enter_context(FileParts(paths, classes, unknown=unknown))
+        except DataError as error:
+            if HOW not in str(error):
+                raise
+            raise DataError(str(error).replace(HOW, "name the label columns with classes=")) from error
+        yield files
 
 
 @dataclass(frozen=True)
@@ -105,10 +123,22 @@ def _checked_iterator(made):
     return iter(made)
 
 
-def _cut(X, y, weight=None):
+def _sliceable(X, y, weight=None):
+    """The arrays, of the same length, with sparse matrices as CSR: of other kinds, rows are no slices."""
+    _device.refuse(X, "fit_chunks")
+    _targets.check_same_length(X, y)
+    if weight is not None and _sklearn.num_samples(weight) != X.shape[0]:
+        raise ValueError(
+            f"X and weight must have the same number of rows; got {X.shape[0]} and {_sklearn.num_samples(weight)}."
+        )
+    if sparse.issparse(X):
+        _features.check(X)  # compiled code trusts the indices
+    return *(sparse.csr_array(own) if sparse.issparse(own) else own for own in (X, y)), weight
+
+
+def _cut(X, y, weight):
     """Slices of arrays, as views."""
     n_rows = X.shape[0]
-    _targets.check_same_length(X, y)
     entries = X.nnz if sparse.issparse(X) else X.size
     step = max(1, int(CHUNK_BYTES * n_rows / max(8 * entries, 1)))
     for start in range(0, n_rows, step):
@@ -118,19 +148,23 @@ def _cut(X, y, weight=None):
 
 def _touch(X):
     """Read a byte of each page of a mapped array, so that the thread that works on it need not wait for the disk."""
-    for array in (X.data, X.indices) if sparse.issparse(X) else (X,):
-        if isinstance(array, np.memmap) and array.flags.c_contiguous and array.size:
+    is_csr = sparse.issparse(X) and X.format == "csr"
+    for array in (X.data, X.indices) if is_csr else (X,):
+        # Not only np.memmap: a CSR matrix holds views of mapped arrays as plain ones. Arrays in memory cost next to
+        # nothing: one byte in PAGE.
+        if isinstance(array, np.ndarray) and array.flags.c_contiguous and array.size and not array.dtype.hasobject:
             array.reshape(-1).view(np.uint8)[::PAGE].max()
 
 
 class CheckedChunks:
     """The rows of a source that count, as `RowsInChunks` takes them: (X, Y, weights) of each chunk.
 
-    `look` comes first, once. The model, a copy that notes names and number of the features, checks X.
+    `look` comes first, once. The model, a copy that notes names and number of the features, checks X. A digest, if
+    given, is told all rows that count.
     """
 
-    def __init__(self, source, model, progress):
-        self._source, self._model, self._progress = source, model, progress
+    def __init__(self, source, model, progress, digest=None):
+        self._source, self._model, self._progress, self.digest = source, model, progress, digest
         self._sizes: list[int] = []  # rows of each chunk
         self._form: Any = None
         self._kept_form: Any = None
@@ -151,6 +185,8 @@ class CheckedChunks:
                 if len(support):
                     whole = plus_sums(whole, X, weights, Y.shape[1], self._model.fit_intercept)
                     kinds.add(Y, number, support)
+                    if self.digest is not None:
+                        self.digest.add(X, Y, weights)
         look = looked(self._model, whole, self._form, kinds, self._source.name)
         self._kept_form, self._progress.n_rows = look.form, sum(self._sizes)
         return look
@@ -175,6 +211,7 @@ class CheckedChunks:
             self._progress.advance(done)
 
     def _first_checks(self, X, y, weight):
+        _device.refuse(X, "fit_chunks")  # not where chunks are fetched: the configuration is that of a thread
         is_first = self._form is None
         X = _features.validated(self._model, X, reset=is_first)
         if is_first:
