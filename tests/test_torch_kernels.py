@@ -20,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
+from mlrh._files import lock
 from mlrh.spaces import CardinalitySpace
 from mlrh.torch import _triton, mlrh_loss
 from mlrh.torch._eager import checks, operators
@@ -160,12 +161,10 @@ def as_listed(one):
 CASES = make_cases()
 GROUPED = list(make_grouped_cases(lambda n_rows, n_labels, *_: np.zeros((n_rows, n_labels))))
 FEW = [name for name in GROUPED if name.endswith("few programs")]
-# Cases that take long in the interpreter, since many labels of several chunks are heavy there, or that differ from
-# others only in how rows are grouped.
-SLOW = ["chunks, last one of four", "chunks, all below", "unknown, chunks, one size", "chunks, few likely labels"]
-SLOW += ["unknown, chunks", "unknown, chunks, +-1e4", "chunks, listed", "chunks, no targets"]
-SLOW += ["unknown, many labels in a set", "chunks with likely labels, few programs"]
-SLOW += [name for name in GROUPED if name not in FEW or name.count(", ") > 1 or name.startswith("twelve")]
+# One of each kind; the others are among the slow tests, since the interpreter takes seconds for each.
+FAST = ["normal scores", "scores of +-1e4", "the example of two scales", "one label", "softmax", "float64", "bfloat16"]
+FAST += ["chunks, +-1e4", "unknown", "unknown, +-1e4", "few likely labels, no targets", "two chunks, few programs"]
+FAST += ["normal scores, listed", "torch.bool targets"]
 WITH_PMF = [name for name, one in CASES.items() if name not in GROUPED and not name.endswith(("listed", "targets"))]
 
 
@@ -195,7 +194,6 @@ def compute(name, garbage=None):
     found["expected types"] = launched == [plan.shape.forward_types(), plan.shape.gradient_types()]
     if name in FEW:
         found |= {reduction: plan.forward(*inputs, reduction)[0] for reduction in ("sum", "mean")}
-        found |= {"group": plan.shape.group_tile(), "n_groups": plan.shape.n_groups}
     if name in WITH_PMF:
         alone = (one["scores"], None, one["log_weights"])
         _, saved = plans.plan(*alone, one["min_labels"]).forward(*alone)
@@ -354,25 +352,25 @@ def compute_kept():
     return compute_public(), len(operators._CALLS)
 
 
-# What is computed beside CASES, by the process that it belongs to; cases have one by what they are. Each takes up to
-# 25 s of the processor, 5 of them for its imports.
+# What is computed beside CASES, by the process that it belongs to; cases have one by what they are. Each process takes
+# 15 to 60 s of the processor, 5 of them for its imports.
 OVER = {garbage: partial(compute, "two chunks, few programs", value) for garbage, value in GARBAGE.items()}
 MORE = {
-    "public": {"outside": compute_outside, "wrong": compute_wrong, "counts": compute_counts, "scans": compute_scans},
-    "grouped": {"again": compute_again, "numbers": OVER["numbers"], "nearly a tag": OVER["nearly a tag"]},
-    "slow": {"zeros": OVER["zeros"], "ones": OVER["ones"], "public": compute_public},
+    "fast": {"outside": compute_outside, "wrong": compute_wrong, "counts": compute_counts, "scans": compute_scans},
+    "grouped": {garbage: OVER[garbage] for garbage in ("zeros", "ones", "numbers")},
+    "plain": {"public": compute_public},
+    "public": {"kept": compute_kept},  # counts the calls that its process keeps
 }
-MORE["public"]["kept"] = compute_kept
-SLOW += MORE["slow"]
+MORE["fast"] |= {"again": compute_again, "nearly a tag": OVER["nearly a tag"]}
+FAST += MORE["fast"]
 
 
 def part_of(name):
-    is_typed = "float" in name or name.endswith(("targets", "listed"))
     kinds = {
-        "slow": name in SLOW,
+        "fast": name in FAST,
         "grouped": name in GROUPED or name in MORE["grouped"],
         "unknown": name.startswith("unknown"),
-        "public": is_typed or name in MORE["public"],
+        "public": "float" in name or name.endswith(("targets", "listed")) or name in MORE["public"],
     }
     return next((part for part, holds in kinds.items() if holds), "plain")
 
@@ -385,15 +383,23 @@ class Results(dict):
 
     def __missing__(self, name):
         path = self.folder / f"{part_of(name)}.pt"
-        command = [sys.executable, "-W", "error::RuntimeWarning", __file__, part_of(name), str(path)]
-        subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, check=True)
+        give_back = lock(path, 600)  # of two pytest processes one computes and the other waits
+        try:
+            if not path.exists():
+                command = [sys.executable, "-W", "error::RuntimeWarning", __file__, part_of(name), str(path)]
+                subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, check=True)
+        finally:
+            give_back()
         self.update(torch.load(path))
         return self[name]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    return Results(tmp_path_factory.mktemp("kernels"))
+    folder = tmp_path_factory.getbasetemp()
+    shared = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "kernels"
+    shared.mkdir(exist_ok=True)
+    return Results(shared)
 
 
 def exact(one, rows=slice(None)):
@@ -423,7 +429,7 @@ def dense_targets(one):
 
 
 def every(names):
-    marked = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+    marked = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in names]
     return pytest.mark.parametrize("name", marked)
 
 
@@ -500,17 +506,21 @@ def test_kernels_are_launched_with_the_types_that_they_are_compiled_for(results,
     assert results[name]["expected types"]
 
 
-def test_the_cases_have_several_groups_programs_in_a_group_and_tiles_in_a_program(results):
-    two_programs, likely, short, two_chunks = (
-        results[f"{name}, few programs"]
-        for name in ("two programs in a group", "rows with likely labels", "short rows", "two chunks")
-    )
-    assert two_programs["group"][0] == 2 * two_programs["group"][-1] == 16
-    assert two_programs["n_groups"] == 2
-    assert likely["group"][-1] > 1
-    assert likely["n_groups"] > 1
-    assert short["group"][0] > short["group"][1]
-    assert two_chunks["group"][-1] > 1
+def test_the_cases_have_several_groups_programs_in_a_group_and_tiles_in_a_program(monkeypatch):
+    def shape_of(name):
+        one = CASES[f"{name}, few programs"]
+        monkeypatch.setattr(plans, "CHUNK", one["chunk"])
+        monkeypatch.setattr(plans, "PROGRAMS", one["programs"])
+        return plans.Shape(one["scores"], one["targets"], one["log_weights"], None, True)
+
+    two_programs, likely = shape_of("two programs in a group"), shape_of("rows with likely labels")
+    assert two_programs.group_tile()[0] == 2 * two_programs.group_tile()[-1] == 16
+    assert two_programs.n_groups == 2
+    assert likely.group_tile()[-1] > 1
+    assert likely.n_groups > 1
+    short = shape_of("short rows").group_tile()
+    assert short[0] > short[1]
+    assert shape_of("two chunks").group_tile()[-1] > 1
 
 
 @every(GARBAGE)
@@ -568,6 +578,7 @@ def test_the_public_loss_and_its_derivatives_are_the_same_with_and_without_the_k
         np.testing.assert_allclose(answers[key].double(), expected.double(), rtol=unit, atol=unit, err_msg=key)
 
 
+@pytest.mark.slow
 def test_one_call_of_each_kind_is_kept(results):
     assert results["kept"][1] == sum(map(len, PUBLIC.values()))
 

@@ -253,8 +253,8 @@ def test_logits_that_are_not_contiguous_give_the_same_loss_and_gradient():
         ),
         (lambda: MLRHLoss(3, weight=torch.ones(5))(LOGITS, SETS), r"one entry per row, shape \(6,\); got \(5,\)"),
         (
-            lambda: MLRHLoss(3)(LOGITS[0], SETS[0]),
-            r"logits must be a floating point tensor of shape \(n_rows, n_labels\)",
+            lambda: MLRHLoss(3)(LOGITS[0, 0], SETS[0, 0]),
+            r"logits must be a floating point tensor of shape \(..., n_labels\); got torch.float64 of shape \(\)",
         ),
         (lambda: MLRHLoss(3)(LOGITS[:, :0], SETS[:, :0]), "a column per label"),
         (lambda: MLRHLoss(3)(LOGITS, SETS.numpy()), "targets must be a tensor; got ndarray"),
@@ -352,6 +352,7 @@ def test_sizes_may_be_integers_of_numpy():
     torch.testing.assert_close(loss(LOGITS, INDICES), MLRHLoss(3)(LOGITS, SETS), rtol=0, atol=1e-14)
 
 
+@pytest.mark.filterwarnings("ignore:The loss is infinite")
 def test_the_loss_after_inference_mode_can_be_trained():
     with torch.inference_mode():
         MLRHLoss(4, min_labels=2)(LOGITS.clone(), SETS)

@@ -6,10 +6,16 @@ import torch
 
 from mlrh import spaces as label_space
 from mlrh.torch import CardinalitySpace, mlrh_loss
-from mlrh.torch._eager import dispatch, many_labels, operators
+from mlrh.torch._eager import compiled, dispatch, many_labels, operators
 
 NAN = float("nan")
 KEPT = dispatch.Options(0, False, biased=True, partial=False, keep=True)
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["compiled", "torch operations"])
+def has_numba(request, monkeypatch):
+    """With numba, compiled code keeps the same rules."""
+    monkeypatch.setattr(compiled, "HAS_NUMBA", request.param)
 
 
 def rows_like(kind, n_rows, n_labels, max_labels):

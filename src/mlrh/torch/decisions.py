@@ -8,7 +8,7 @@ from numbers import Integral
 
 import torch
 
-from mlrh.torch._eager import ranking, tree
+from mlrh.torch._eager import ranking, traced, tree
 from mlrh.torch._eager.dispatch import blocks, parts
 from mlrh.torch._eager.numbers import joined, total, with_constant
 from mlrh.torch.distribution import TIE
@@ -52,7 +52,12 @@ def decide(distribution, decision="exact_match"):
 
 def _hamming(distribution):
     scores = distribution.scores.detach().to(torch.float64)  # in a narrow type 1/2 can't be told from its neighbours
-    marginals = distribution.space.distribution(scores).marginals().detach()
+    space = distribution.space
+    _check_export("hamming", space)
+    if torch.compiler.is_exporting():
+        marginals = traced.Sums(scores, space.log_weights(scores).detach()).marginals()
+    else:
+        marginals = space.distribution(scores).marginals().detach()
     return (marginals > 0.5 * (1 + TIE)).to(torch.int8)
 
 
@@ -80,16 +85,27 @@ def _top(distribution, k):
     n_labels = distribution.space.n_labels
     if not isinstance(k, Integral) or isinstance(k, bool) or not 0 <= int(k) <= n_labels:
         raise ValueError(f"k must be an integer from 0 to the number of labels, {n_labels}; got {k!r}.")
+    _check_export(("top", k), distribution.space)
     values = distribution.scores if distribution.space.nested_answers else distribution.marginals()
     order = ranking.by_score(values.detach())
-    return ranking.first_of(order, torch.full((len(order),), int(k), device=order.device))
+    return ranking.first_of(order, torch.full_like(order[:, 0], int(k)))
 
 
 def _f1(distribution):
     space = distribution.space
     if space.nested_answers:
         return _best(distribution, _f1_of_counts)
+    _check_export("f1", space)
     return space.best_f1(distribution.scores.detach().to(torch.float64))
+
+
+def _check_export(decision, space):
+    """Raise in an export unless the space is a cardinality space; the marginals of others can't be exported."""
+    if torch.compiler.is_exporting() and not space.nested_answers:
+        raise ValueError(
+            f"decide for {decision!r} is exported for a cardinality space only; got {space!r}. Export the logits and "
+            "decide after them."
+        )
 
 
 def _best(distribution, metric):
@@ -97,10 +113,13 @@ def _best(distribution, metric):
     scores = distribution.scores.detach()
     space = distribution.space
     if not space.nested_answers:
+        way = "Export the logits, and decide after them by" if torch.compiler.is_exporting() else "Use"
         raise ValueError(
-            f"decide has the Jaccard index and functions of your own for a cardinality space only; got {space!r}. Use "
-            "'f1', 'exact_match', 'hamming' or ('top', k), which are exact in every label space."
+            "decide has the Jaccard index and functions of your own for a cardinality space only; got "
+            f"{space!r}. {way} 'f1', 'exact_match', 'hamming' or ('top', k), which are exact in every label space."
         )
+    if torch.compiler.is_exporting():
+        return _best_exported(scores, space, metric)
     table = _table(metric, space, scores.device)
     order = ranking.by_score(scores)
     descending = scores.gather(1, order).to(torch.float64)
@@ -112,6 +131,19 @@ def _best(distribution, metric):
             near = TIE * values.abs().amax(0)
             counts[rows][some] = (values >= values.amax(0) - near).to(torch.int8).argmax(0)
     return ranking.first_of(order, counts)
+
+
+def _best_exported(scores, space, metric):
+    """`_best` in operations that can be exported; the metric is not checked, as numbers can't be looked at."""
+    n, most = space.n_labels, space.max_labels
+    m, t, r = torch.meshgrid(*(torch.arange(k + 1, device=scores.device) for k in (n, most, most)), indexing="ij")
+    possible = (t <= m) & (m + r <= n) & (t + r >= space.min_labels) & (t + r <= most)
+    # Counts that can't occur are replaced by some that can, so that a metric need not bear them.
+    found = metric(*(torch.where(possible, own, 0) for own in (t, m - t, r))).to(torch.float64)
+    sums = traced.Sums(scores, space.log_weights(scores).detach())
+    values = sums.expected_of_tops(torch.where(possible, found, 0.0))
+    near = TIE * values.abs().amax(0)
+    return ranking.first_of(sums.order, (values >= values.amax(0) - near).to(torch.int32).argmax(0))
 
 
 def _expected(weights, size_weights, table, n_labels):

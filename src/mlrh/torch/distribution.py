@@ -68,6 +68,10 @@ class LabelSpace(torch.nn.Module):
         """The most probable sets (n_rows, n_labels) that agree with what is known; any set where there is none."""
         raise NotImplementedError
 
+    def bias_parts(self):
+        """The biases of the same space of `mlrh.spaces`, in its order: pairs of a parameter here and a slice of it."""
+        return [(self.bias, slice(None))]
+
     # What follows from it.
 
     def log_partition(self, scores, known=None):
@@ -228,6 +232,9 @@ class CardinalitySpace(LabelSpace):
 
     def __repr__(self):
         return f"CardinalitySpace(n_labels={self.n_labels}, min_labels={self.min_labels}, max_labels={self.max_labels})"
+
+    def bias_parts(self):
+        return [(self.size_bias, slice(self.min_labels, self.max_labels + 1))]
 
     def log_partition(self, scores, known=None):
         log_weights = self.log_weights(scores)

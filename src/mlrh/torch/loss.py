@@ -1,11 +1,14 @@
 """The loss for training: -log P(label set) of logits, in place of BCEWithLogitsLoss."""
 
+import math
+import warnings
 from numbers import Integral
 
 import torch
 
 from mlrh.torch._eager import checks, operators
-from mlrh.torch._eager.checks import check_scores, check_size_bias, check_sizes
+from mlrh.torch._eager.checks import check_logits, check_scores, check_size_bias, check_sizes
+from mlrh.torch._eager.watch import Watch
 from mlrh.torch.distribution import CardinalitySpace
 from mlrh.torch.spaces import label_space as as_torch_space
 
@@ -14,11 +17,12 @@ INDEX_TYPES = (torch.int32, torch.int64)
 
 
 class MLRHLoss(torch.nn.Module):
-    """-log P(label set) of logits (B, K): one exact joint model of all sets of min_labels to max_labels labels.
+    """-log P(label set) of logits (..., K): one exact joint model of all sets of min_labels to max_labels labels.
 
     P(y) = exp(sum_k y_k logits_k + size_bias[|y|]) / Z. With min_labels=0 and max_labels=K this is BCEWithLogitsLoss
     summed over labels, with both 1 it is CrossEntropyLoss; in between, the labels of a row compete. Costs
-    O(K * max_labels) per row.
+    O(K * max_labels) per row. Logits may have any leading dimensions, as for BCEWithLogitsLoss: each place in them is a
+    row, so that (B, T, K) has B * T of them. Below, B stands for these dimensions.
 
     The mean is over the B rows, not over the B * K entries as in BCEWithLogitsLoss, so losses and gradients are larger:
     at the start of training the norm of the gradient by the logits is 8 times as large for K=10 and max_labels=3, 102
@@ -28,7 +32,8 @@ class MLRHLoss(torch.nn.Module):
     Parameters
     ----------
     max_labels : int
-        Largest size of a label set, for example the largest in training. At most K. Left out with a label_space.
+        Largest size of a label set, for example the largest in training (`from_targets`). At most K. Left out with a
+        label_space.
     label_space : LabelSpace of mlrh.torch or of mlrh.spaces, optional
         Which sets are possible, in place of max_labels, min_labels and size_bias. It brings its biases with it: those
         that are Parameters are learned with the loss. See `mlrh.torch.label_space`.
@@ -62,6 +67,11 @@ class MLRHLoss(torch.nn.Module):
     terms. What it is used for has other means here: weights of rows, or sampling of rows, against rare labels;
     `mlrh.torch.decide` with costs of your own, a function f(tp, fp, fn), where missing a label costs more than a wrong
     one; `size_bias` for the number of labels.
+
+    A target outside the label space has an infinite loss and a finite gradient. The first one is explained by a warning
+    that names the row and its size; later ones are not. On the CPU that is at once. On a GPU nothing is waited for: the
+    loss finds out up to 64 steps later that one was infinite (one step later at the start), and looks at each loss from
+    then on, until an infinite one comes again. Under torch.compile and in a CUDA graph nobody looks.
 
     Examples
     --------
@@ -101,20 +111,66 @@ class MLRHLoss(torch.nn.Module):
         self.weight: torch.Tensor | None
         _register(self, "size_bias", _initial_bias(size_bias, self.max_labels))
         _register(self, "weight", weight)
+        self._watch = Watch()
+
+    @classmethod
+    def from_targets(cls, Y, **options):
+        """The loss for label sets of the sizes that training has, the default of MLRHClassifier.
+
+        Parameters
+        ----------
+        Y : tensor, array or lists (n_rows, n_labels) of 0, 1 and NaN, or with a padding_index label indices (n_rows, n)
+            The targets of all training rows. Labels that are NaN, not known, count as absent.
+        **options
+            Of MLRHLoss. A min_labels or max_labels goes before that of Y.
+
+        Examples
+        --------
+        >>> from mlrh.torch import MLRHLoss
+        >>> MLRHLoss.from_targets([[1, 0, 1], [0, 1, 0]], size_bias=True)
+        MLRHLoss(max_labels=2, min_labels=1, size_bias=Parameter of shape (3,), reduction='mean')
+        """
+        sizes = checks.sizes_of(Y, options.get("padding_index"))
+        return cls(**{"min_labels": min(sizes), "max_labels": max(sizes)} | options)
 
     def forward(self, logits, targets, weight=None):
-        """The loss of logits (B, K): a number, or (B,) with reduction="none"; see `mlrh_loss`."""
+        """The loss of logits (..., K): a number, or (...,) with reduction="none"; see `mlrh_loss`."""
+        weight = self.weight if weight is None else weight
+        loss = self._loss(logits, targets, weight, self.reduction)
+        if operators.is_eager(loss) and self._watch.sees_infinite(loss):
+            self._explain(logits, targets, weight)
+        return loss
+
+    def _loss(self, logits, targets, weight, reduction):
         options = {
-            "weight": self.weight if weight is None else weight,
-            "reduction": self.reduction,
+            "weight": weight,
+            "reduction": reduction,
             "padding_index": self.padding_index,
             "unobserved": self.unobserved,
             "validate": self.validate,
         }
         if self.label_space is not None:
-            return _loss_of_space(self.label_space, logits, targets, **options)
+            return _loss_of_space(logits, targets, space=self.label_space, **options)
         sizes = {"max_labels": self.max_labels, "min_labels": self.min_labels, "size_bias": self.size_bias}
         return mlrh_loss(logits, targets, **sizes, **options)
+
+    def _explain(self, logits, targets, weight):
+        """Warn of the first row with an infinite loss that counts; called by `forward` alone, for the line it names."""
+        counts = None if weight is None else weight != 0
+        with torch.no_grad():
+            losses = self._loss(logits, targets, counts, "none").reshape(-1)
+        if not losses.isposinf().any():
+            return  # a weight, or a sum of all losses, beyond the range of floating point
+        targets = targets.reshape(len(losses), targets.shape[-1])
+        if self.label_space is not None:
+            why = checks.why_not_in_space(targets, losses, self.label_space, self.padding_index)
+        else:
+            limits = self.min_labels, self.max_labels
+            why = checks.why_infinite(targets, losses, limits, self.size_bias, self.padding_index)
+        warnings.warn(
+            f"The loss is infinite. {why} Further infinite losses are not told; validate=True raises.",
+            stacklevel=5,  # the line that called the loss, past this method, forward, and two of torch.nn.Module
+        )
 
     def warm_up(self, n_labels, dtype=torch.float32, *, device="cuda", targets=None, n_rows=256):
         """Compile the GPU kernels of a training step ahead, some seconds the first time on a machine; nothing runs.
@@ -164,9 +220,19 @@ class MLRHLoss(torch.nn.Module):
         return space.distribution(logits)
 
     def extra_repr(self):
+        """Sizes and reduction, and what differs from its default; a label space follows as a module of the loss."""
+        shown: dict[str, object] = {"max_labels": self.max_labels, "min_labels": self.min_labels}
         if self.label_space is not None:
-            return f"reduction={self.reduction!r}"
-        return f"max_labels={self.max_labels}, min_labels={self.min_labels}, reduction={self.reduction!r}"
+            learned = [name for name, _ in self.label_space.named_parameters()]
+            shown = {"learned": learned} if learned else {}
+        for name in ("size_bias", "weight"):
+            if (tensor := getattr(self, name)) is not None:
+                shown[name] = f"{type(tensor).__name__} of shape {tuple(tensor.shape)}"
+        shown["reduction"] = repr(self.reduction)
+        for name, default in (("padding_index", None), ("unobserved", None), ("validate", False)):
+            if getattr(self, name) is not default:
+                shown[name] = getattr(self, name)
+        return ", ".join(f"{name}={value}" for name, value in shown.items())
 
 
 def mlrh_loss(
@@ -182,17 +248,18 @@ def mlrh_loss(
     unobserved=None,
     validate=False,
 ):
-    """-log P(targets) of logits (B, K): a number, or (B,) with reduction="none". Parameters as for `MLRHLoss`.
+    """-log P(targets) of logits (..., K): a number, or (...,) with reduction="none". Parameters as for `MLRHLoss`.
 
-    Dense targets (B, K) are 1 where a label is present, 0 where it is absent and, in floating point, NaN where that
-    is not known: then the loss is -log of the probability of all sets that agree with what is known. Index targets (B,
-    P) list the distinct labels of each row. A target outside the label space has infinite loss and a finite gradient,
-    so that one such row shows in the loss and doesn't spoil the network.
+    Each place in the leading dimensions is a row; below they are (B,). Dense targets (B, K) are 1 where a label is
+    present, 0 where it is absent and, in floating point, NaN where that is not known: then the loss is -log of the
+    probability of all sets that agree with what is known. Index targets (B, P) list the distinct labels of each row.
+    A target outside the label space has infinite loss and a finite gradient, so that one such row shows in the loss and
+    doesn't spoil the network; `MLRHLoss` warns of the first.
 
     A logit of -inf says that the label is impossible, as in a mask: a target without it has the loss of the other
     labels alone, a target with it an infinite loss and a finite gradient. A logit of NaN or +inf makes the loss of its
-    row NaN; the gradients of other rows don't change. The mean of no rows is NaN and their sum 0, as in
-    BCEWithLogitsLoss, with a gradient of shape (0, K).
+    row NaN; the gradients of other rows don't change. The mean of no rows is 0, as their sum is, with gradients of 0;
+    that of BCEWithLogitsLoss is NaN.
 
     Other numbers, such as those of label smoothing, have no meaning for the likelihood of a set. On the CPU they, and
     indices that are repeated or no labels, are refused; on a GPU and under torch.compile, where looking would mean
@@ -208,6 +275,10 @@ def mlrh_loss(
             return known_call.loss(logits, targets)
     _check_options(min_labels, max_labels, reduction, padding_index, unobserved, None)
     _check_tensors(logits, targets, weight, padding_index)
+    if logits.dim() != 2:
+        options = {"max_labels": max_labels, "min_labels": min_labels, "size_bias": size_bias, "validate": validate}
+        options |= {"reduction": reduction, "padding_index": padding_index, "unobserved": unobserved}
+        return _by_rows(mlrh_loss, logits, targets, weight, **options)
     check_sizes(min_labels, max_labels, logits.shape[1])
     if size_bias is not None:
         check_size_bias(size_bias, max_labels, logits.shape[1])
@@ -230,13 +301,26 @@ def mlrh_loss(
     if at_once:
         return losses
     if validate:
-        checks.check_losses(targets, losses.detach(), (min_labels, max_labels), padding_index)
+        checks.check_losses(targets, losses.detach(), (min_labels, max_labels), size_bias, padding_index)
     return operators.reduced(losses if weight is None else _weighted(losses, weight), reduction)
 
 
-def _loss_of_space(space, logits, targets, *, weight, reduction, padding_index, unobserved, validate):
+def _by_rows(loss, logits, targets, weight, *, reduction, **options):
+    """The loss, a function of (B, K) logits, of tensors with other leading dimensions than (B,)."""
+    leading = logits.shape[:-1]
+    n_rows = math.prod(leading)
+    rows, sets = (tensor.reshape(n_rows, tensor.shape[-1]) for tensor in (logits, targets))
+    weight = weight.reshape(n_rows) if weight is not None and weight.dim() else weight
+    losses = loss(rows, sets, weight=weight, reduction=reduction, **options)
+    return losses.reshape(leading) if reduction == "none" else losses
+
+
+def _loss_of_space(logits, targets, *, space, weight, reduction, padding_index, unobserved, validate):
     """-log P(targets) in a label space, as `mlrh_loss` has it for sizes."""
     _check_tensors(logits, targets, weight, padding_index)
+    if logits.dim() != 2:
+        options = {"space": space, "padding_index": padding_index, "unobserved": unobserved, "validate": validate}
+        return _by_rows(_loss_of_space, logits, targets, weight, reduction=reduction, **options)
     if logits.shape[1] != space.n_labels:
         raise ValueError(
             f"logits must have a column for each of the {space.n_labels} labels of the label space; got shape "
@@ -251,7 +335,7 @@ def _loss_of_space(space, logits, targets, *, weight, reduction, padding_index, 
         is_right = (sets == 0) | (sets == 1) | (sets.isnan() if partial else False)
         losses = losses.masked_fill(~is_right.all(1), torch.nan)
     if validate:
-        checks.check_losses_of_space(losses.detach(), space)
+        checks.check_losses_of_space(targets, losses.detach(), space, padding_index)
     return operators.reduced(losses if weight is None else _weighted(losses, weight), reduction)
 
 
@@ -344,7 +428,7 @@ def _check_options(min_labels, max_labels, reduction, padding_index, unobserved,
 
 
 def _check_tensors(logits, targets, weight, padding_index):
-    check_scores(logits, "logits")
+    check_logits(logits)
     shape = logits.shape
     for name, tensor in (("targets", targets), ("weight", weight)):
         if not isinstance(tensor, torch.Tensor) and (tensor is not None or name == "targets"):
@@ -356,22 +440,22 @@ def _check_tensors(logits, targets, weight, padding_index):
         )
     if padding_index is not None:
         _check_index_targets(targets, shape, padding_index)
-    if weight is not None and weight.shape not in ((), (shape[0],)):
+    if weight is not None and weight.shape not in ((), shape[:-1]):
         raise ValueError(
-            f"weight must have one entry per row, shape ({shape[0]},); got {tuple(weight.shape)}. Labels can't be "
-            "weighted in a joint model of the set; see the notes of MLRHLoss."
+            f"weight must have one entry per row, shape {tuple(shape[:-1])}; got {tuple(weight.shape)}. Labels can't "
+            "be weighted in a joint model of the set; see the notes of MLRHLoss."
         )
 
 
 def _check_index_targets(targets, shape, padding_index):
-    if targets.dim() != 2 or targets.shape[0] != shape[0] or _is_no_index(targets):
+    if targets.dim() != len(shape) or targets.shape[:-1] != shape[:-1] or _is_no_index(targets):
+        wanted = ", ".join([*map(str, shape[:-1]), "n"])
         raise ValueError(
-            f"Index targets must be integers of shape ({shape[0]}, n); got {targets.dtype} of shape "
-            f"{tuple(targets.shape)}."
+            f"Index targets must be integers of shape ({wanted}); got {targets.dtype} of shape {tuple(targets.shape)}."
         )
-    if 0 <= padding_index < shape[1]:
+    if 0 <= padding_index < shape[-1]:
         raise ValueError(
-            f"padding_index must be no label, which are 0 to {shape[1] - 1}; got {padding_index}. Fill up with -1."
+            f"padding_index must be no label, which are 0 to {shape[-1] - 1}; got {padding_index}. Fill up with -1."
         )
 
 

@@ -4,6 +4,8 @@ from numbers import Integral
 
 import torch
 
+from mlrh.torch._eager import compiled
+
 
 def check_sizes(min_labels, max_labels, n_labels=None):
     """Raise unless 0 <= min_labels <= max_labels, and max_labels <= n_labels where that is given."""
@@ -28,6 +30,15 @@ def check_scores(scores, name):
         raise ValueError(f"{name} must be a floating point tensor of shape (n_rows, n_labels); got {got}.")
     if scores.shape[1] == 0:
         raise ValueError(f"{name} must have a column per label; got shape {tuple(scores.shape)}.")
+
+
+def check_logits(logits):
+    """Raise unless logits are a floating tensor (..., n_labels) with a label at least."""
+    if not isinstance(logits, torch.Tensor) or logits.dim() == 0 or not logits.is_floating_point():
+        got = f"{logits.dtype} of shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits)
+        raise ValueError(f"logits must be a floating point tensor of shape (..., n_labels); got {got}.")
+    if logits.shape[-1] == 0:
+        raise ValueError(f"logits must have a column per label; got shape {tuple(logits.shape)}.")
 
 
 def check_sets(Y, name):
@@ -59,6 +70,25 @@ def check_size_bias(size_bias, max_labels, n_labels=None):
             f"size_bias must have max_labels + 1 = {max_labels + 1} entries, one for each size 0..{max_labels}; got "
             f"shape {tuple(size_bias.shape)}."
         )
+
+
+def sizes_of(Y, padding_index):
+    """Sizes (n_rows,) of the label sets of Y, as a list: 0, 1 and NaN, or label indices if there is a padding_index."""
+    try:
+        Y = torch.as_tensor(Y)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"Y must be a tensor, an array or lists of numbers; got {type(Y).__name__}. Make it an array, such as with "
+            "toarray() of a sparse matrix or to_numpy() of a DataFrame."
+        ) from None
+    if Y.dim() < 2 or Y.numel() == 0:
+        raise ValueError(f"Y must have shape (n_rows, n_labels) with a row at least; got {tuple(Y.shape)}.")
+    Y = Y.reshape(-1, Y.shape[-1])
+    if padding_index is None:
+        look(Y, None, strict=True)
+    else:
+        check_indices(Y, int(Y.max()) + 1, padding_index)
+    return _counts(Y, padding_index).tolist()
 
 
 def look(dense, unobserved, *, strict):
@@ -101,42 +131,71 @@ def check_indices(targets, n_labels, padding_index):
         )
 
 
-def check_losses(targets, losses, limits, padding_index):
+def check_losses(targets, losses, limits, size_bias, padding_index):
     """Raise for the first row whose target is no set of the label space: its loss is infinite."""
-    if not losses.isposinf().any():
-        return
-    row = int(losses.isposinf().to(torch.int8).argmax())
-    count = int((targets[row] == 1 if padding_index is None else targets[row] != padding_index).sum())
-    n_unknown = int((targets[row] != targets[row]).sum())
-    if limits[0] <= count <= limits[1] and not n_unknown:
-        raise ValueError(
-            f"Every target must have a size whose size_bias is finite; row {row} has {count} labels, of which "
+    if losses.isposinf().any():
+        raise ValueError(why_infinite(targets, losses, limits, size_bias, padding_index))
+
+
+def why_infinite(targets, losses, limits, size_bias, padding_index):
+    """One sentence on the first row with an infinite loss, and one on what to do."""
+    row, count, n_unknown = _first_infinite(targets, losses, padding_index)
+    least, most = max(count, limits[0]), min(count + n_unknown, limits[1])  # sizes of sets that agree with the row
+    unknown = f" and {n_unknown} unobserved ones" if n_unknown else ""
+    if least > most:
+        return (
+            f"Every target must have {limits[0]} to {limits[1]} labels, min_labels to max_labels; row {row} has "
+            f"{count}{unknown}. Change these sizes or leave the row out."
+        )
+    if size_bias is not None and size_bias[least : most + 1].isneginf().all():
+        return (
+            f"Every target must have a size whose size_bias is finite; row {row} has {count} labels{unknown}, of which "
             "size_bias is -inf. Change it or leave the row out."
         )
-    unknown = f" and {n_unknown} unobserved ones" if n_unknown else ""
-    raise ValueError(
-        f"Every target must have {limits[0]} to {limits[1]} labels, min_labels to max_labels; row {row} has "
-        f"{count}{unknown}. Change these sizes or leave the row out."
+    return (
+        f"Every target must be possible by its logits; row {row} has {count} labels{unknown}, and a logit of -inf "
+        "forbids every such set. Change the logits or leave the row out."
     )
 
 
-def check_losses_of_space(losses, space):
+def check_losses_of_space(targets, losses, space, padding_index):
     """Raise for the first row whose target is no set of a label space: its loss is infinite."""
     if losses.isposinf().any():
-        row = int(losses.isposinf().to(torch.int8).argmax())
-        raise ValueError(
-            f"Every target must be, or agree with, a set of the label space, {space!r}; row {row} is none. Change the "
-            "label space or leave the row out."
-        )
+        raise ValueError(why_not_in_space(targets, losses, space, padding_index))
+
+
+def why_not_in_space(targets, losses, space, padding_index):
+    """One sentence on the first row with an infinite loss in a label space, and one on what to do."""
+    row, count, n_unknown = _first_infinite(targets, losses, padding_index)
+    unknown = f" and {n_unknown} unobserved ones" if n_unknown else ""
+    return (
+        f"Every target must be, or agree with, a set of the label space, {space!r}; row {row} is none, with "
+        f"{count} labels{unknown}. Change the label space or leave the row out."
+    )
+
+
+def _first_infinite(targets, losses, padding_index):
+    """The first row with an infinite loss, how many labels its target has, and how many are not known."""
+    row = int(losses.isposinf().to(torch.int8).argmax())
+    target = targets[row : row + 1]
+    return row, int(_counts(target, padding_index)), int((target != target).sum())
+
+
+def _counts(targets, padding_index):
+    """Numbers of labels (n_rows,) that are present in dense or index targets."""
+    return (targets == 1 if padding_index is None else targets != padding_index).sum(1)
 
 
 def _is_binary(dense):
-    """Whether all numbers are surely 0 or 1: they lie between, and their sum is that of their squares.
+    """Whether all numbers are 0 or 1: they lie between, and their sum is that of their squares.
 
-    This takes a quarter of the time of comparing each with both.
+    This takes a quarter of the time of comparing each with both. A few numbers so near to 0 or 1 that rounding hides
+    them in the sum, such as 1e-9, pass for 0 or 1.
     """
     if dense.dtype == torch.bool or dense.numel() == 0:
         return True
+    if compiled.can_read(dense):
+        return compiled.are_binary(dense)
     values = dense.float() if dense.dtype in (torch.float16, torch.bfloat16) else dense
     low, high = torch.aminmax(values)
     if not (low >= 0 and high <= 1):

@@ -6,17 +6,19 @@ the sets of j = 0, ..., max_labels labels, -inf for a size that isn't admissible
     case                                      where           why
     CUDA, sets of up to 32 labels, biases     `_triton`       two launches for a step, at 1.5 to 2.6 times the time that
       near a line in the size                                 reading and writing takes (docs/gpu.md)
-    512 labels or more, sets of up to 8       `many_labels`   reads scores once for the loss and once for the gradient,
-                                                              keeps less than a tenth of them between
-    other calls, and rows that cancel there   `tree`          as fast for fewer labels or larger sets; nothing is
+    CPU, sets of up to 32 labels, numba       `compiled`      reads scores once for the loss and once for the gradient,
+      is installed                                            at one to three times the time of BCEWithLogitsLoss
+    512 labels or more, sets of up to 8       `many_labels`   the same in torch operations, in some hundred of them
+    other calls, and rows left over there     `tree`          as fast for fewer labels or larger sets; nothing is
                                                               subtracted, so that only the range limits it
     rows whose sums leave the range           `tree` again    in float64, then in `numbers.Scaled` without a limit of
                                                               range: slower by far, and rare
     second derivatives, draws, decisions      `tree`          in float64 or `Scaled`, derivatives by `numbers.Dual`
 
-In the tree a label weighs exp(score) times a power of two that is common to the row, which brings the sums into the
-range of floating point and rounds nothing; a row whose weights themselves would leave that range has its largest score
-taken off before.
+With 512 labels or more and sets of up to 8, less than a tenth of the scores is kept for the gradient, else the gradient
+itself. In the tree a label weighs exp(score) times a power of two that is common to the row, which brings the sums into
+the range of floating point and rounds nothing; a row whose weights themselves would leave that range has its largest
+score taken off before.
 """
 
 import math
@@ -27,7 +29,7 @@ from typing import NamedTuple
 import torch
 
 from mlrh.torch import _triton
-from mlrh.torch._eager import many_labels, tree
+from mlrh.torch._eager import compiled, many_labels, tree
 from mlrh.torch._eager.numbers import Dual, Scaled, power_of_two, total
 
 TARGET_ENTRIES = 2**18  # scores in a block: its temporaries stay in the cache, calls are few
@@ -265,10 +267,45 @@ def _recurrence(scores, targets, log_weights, options):
     """Losses (n_rows,), and a tuple for `_recurrence_backward` that ends with P(|y| = j), (n_rows, n_sizes)."""
     targets = as_targets(targets, options)
     with full_precision(scores):
+        if compiled.serve(scores, log_weights):
+            return _by_compiled(scores, targets, log_weights, options.keep)
         _settle_kernels(working_dtype(scores))
         if many_labels.serve(scores.shape[1], log_weights.shape[-1] - 1):
             return _by_many_labels(scores, targets, log_weights)
         return _by_tree(scores, targets, log_weights, options.keep)
+
+
+def _by_compiled(scores, targets, log_weights, keep):
+    (n_rows, n_labels), max_labels = scores.shape, log_weights.shape[-1] - 1
+    values, keeps_little = scores.to(working_dtype(scores)), many_labels.serve(n_labels, max_labels)
+    loss, pmf, summary = compiled.summarise(values, targets, log_weights, _n_heavy(n_labels, max_labels))
+    for rows in _not_served(summary.numbers, n_labels):
+        own = of_rows(log_weights, rows, n_rows)
+        again = expectations(values[rows], own, want_marginals=False)
+        pmf[rows] = again.pmf.to(pmf.dtype)
+        loss[rows] = _loss(again.log_partition, values[rows], targets, rows, own).to(loss.dtype)
+    if keeps_little:
+        return loss, (*summary, pmf)
+    ones = torch.ones_like(loss)
+    return loss, (
+        _by_summary(values, targets, log_weights, summary, ones) if keep else values.new_empty((0, n_labels)),
+        pmf,
+    )
+
+
+def _by_summary(scores, targets, log_weights, summary, gradient):
+    """gradient (n_rows,) times marginals - y, by compiled code and, for the rows left to it, by the tree."""
+    values = scores.to(working_dtype(scores))
+    result = compiled.differentiate(values, targets, summary, gradient)
+    _fill_not_served(result, values, targets, log_weights, summary.numbers, gradient[:, None])
+    return result.to(scores.dtype)
+
+
+def _n_heavy(n_labels, max_labels):
+    """How many heavy labels `compiled` may find in a row; of few labels, all."""
+    if many_labels.serve(n_labels, max_labels):
+        return 2 * many_labels.n_heavy(max_labels)
+    return min(n_labels, max(64, 16 * max_labels))
 
 
 def _by_tree(scores, targets, log_weights, keep):
@@ -304,6 +341,8 @@ def _recurrence_backward(scores, targets, log_weights, saved, gradient):
     """Derivative in the scores (n_rows, n_labels) of the losses times gradient (n_rows,)."""
     if not many_labels.serve(scores.shape[1], log_weights.shape[-1] - 1):
         return (saved[0] * gradient[:, None]).to(scores.dtype)
+    if compiled.serve(scores, log_weights):
+        return _by_summary(scores, targets, log_weights, compiled.Summary(*saved[:-1]), gradient)
     coefficients, heavy_marginals, index, _ = saved
     gradient = gradient[:, None]
 
@@ -311,26 +350,33 @@ def _recurrence_backward(scores, targets, log_weights, saved, gradient):
         _subtract(values, targets, rows, out, scale=gradient[rows])
 
     result = many_labels.gradient(scores, coefficients * gradient, heavy_marginals * gradient, index, finish)
-    for rows in _not_served(coefficients, scores.shape[1]):
-        block = scores[rows].to(coefficients.dtype)
-        marginals = expectations(block, of_rows(log_weights, rows, len(scores))).marginals.contiguous()
-        out = torch.empty_like(block)
+    _fill_not_served(result, scores.to(coefficients.dtype), targets, log_weights, coefficients, gradient)
+    return result
+
+
+def _fill_not_served(result, scores, targets, log_weights, marked, gradient):
+    """Write the rows of the result that are marked by NaN, by the tree; gradient is (n_rows, 1)."""
+    for rows in _not_served(marked, scores.shape[1]):
+        marginals = expectations(scores[rows], of_rows(log_weights, rows, len(scores))).marginals.contiguous()
+        out = torch.empty_like(marginals)
         _subtract(marginals.mul_(gradient[rows]), targets, rows, out, scale=gradient[rows])
         result[rows] = out.to(result.dtype)
-    return result
 
 
 def _empty_saved(scores, log_weights, *, keep):
     """Tensors of the shapes and types that `_recurrence` saves.
 
-    With many labels: the coefficients of the polynomial that gives the marginal of a label, NaN in rows that it doesn't
-    serve, the marginals of the heavy labels and their indices. Else the gradient itself, in the type of the
-    computation: in float16, small ones would be lost before the scale of the loss is applied.
+    With many labels: the coefficients of the polynomial that gives the marginal of a label (compiled code has a shift
+    before them), NaN in rows that it doesn't serve, the marginals of the heavy labels and their indices. Else the
+    gradient itself, in the type of the computation: in float16, small ones would be lost before the scale of the loss
+    is applied.
     """
     dtype, (n_rows, n_labels), max_labels = working_dtype(scores), scores.shape, log_weights.shape[-1] - 1
     pmf = scores.new_empty((n_rows, max_labels + 1), dtype=dtype)
     if not many_labels.serve(n_labels, max_labels):
         return scores.new_empty((n_rows if keep else 0, n_labels), dtype=dtype), pmf
+    if compiled.serve(scores, log_weights):
+        return *compiled.empty_summary(scores, max_labels, _n_heavy(n_labels, max_labels), dtype), pmf
     n_heavy = many_labels.n_heavy(max_labels)
     coefficients, heavy = (scores.new_empty((n_rows, n), dtype=dtype) for n in (max_labels, n_heavy))
     return coefficients, heavy, scores.new_empty((n_rows, n_heavy), dtype=torch.int64), pmf
@@ -347,7 +393,12 @@ def _subtract(marginals, targets, rows, out, *, scale=None):
     elif scale is None:
         out.copy_(marginals.sub_(targets.sets[rows].to(marginals.dtype)))
     else:
-        out.copy_(marginals.addcmul_(targets.sets[rows].to(marginals.dtype), scale.to(marginals.dtype), value=-1))
+        sets = targets.sets[rows].to(marginals.dtype)
+        # Into the result at once where its type allows it, which spares a pass.
+        whole = out if out.dtype == marginals.dtype else marginals
+        torch.addcmul(marginals, sets, scale.to(marginals.dtype), value=-1, out=whole)
+        if whole is not out:
+            out.copy_(whole)
 
 
 @cache
@@ -361,9 +412,9 @@ def _settle_kernels(dtype):
         torch.log(torch.exp(torch.zeros(1, dtype=kind)))
 
 
-def _not_served(coefficients, n_labels):
-    """Indices, in blocks, of the rows that sums of powers don't serve."""
-    rows = torch.nonzero(coefficients[:, 0].isnan())[:, 0]
+def _not_served(marked, n_labels):
+    """Indices, in blocks, of the rows with NaN in the first column of marked."""
+    rows = torch.nonzero(marked[:, 0].isnan())[:, 0]
     return rows.split(max(1, TARGET_ENTRIES // n_labels)) if len(rows) else ()
 
 

@@ -3,14 +3,19 @@
 With the few heaviest labels of a row set aside, the sums over all sets of the others follow from p_i = sum_k w_k^i by
 Newton's identities, j e_j = p_1 e_{j-1} - p_2 e_{j-2} + ..., and the marginal of a label is a polynomial in its weight.
 So scores are read once for the loss and once for the gradient, in a dozen operations on blocks that stay in the cache.
+What is left has some ten numbers for each row: it is done by few products with small constant matrices (`_Tables`),
+since in a batch of some hundred rows every call of torch takes as long as its arithmetic.
 
 The signs alternate: a row whose sums cancel too much, or would leave the range of floating point, is marked, and left
 to the tree of products (`dispatch`).
 """
 
-import torch
+import math
+from functools import lru_cache
+from itertools import combinations
+from typing import NamedTuple
 
-from mlrh.torch._eager import tree
+import torch
 
 LEAST_LABELS = 512  # with fewer, the tree of products over all labels is as fast
 LARGEST_SET = 8  # with larger ones the tree is about as fast: 11.8 and 11.2 ms for 256 rows of 1024 labels and 12
@@ -21,6 +26,7 @@ LARGEST_LOSS = {torch.float32: 16.0, torch.float64: 1e3}
 # A coefficient is the derivative of the log-partition by a sum of powers (but for a factor), which is wrong by the
 # smallest number at least.
 LARGEST_COEFFICIENT = {torch.float32: 1e24, torch.float64: 1e280}
+LOG_OF_ZERO = -1e5  # exp of it is 0, and unlike -inf it can be multiplied by 0
 
 
 def serve(n_labels, max_labels):
@@ -38,23 +44,22 @@ def summaries(scores, max_labels, dtype):
 
     The last of the heaviest is counted among the others: it bounds them.
     """
-    n_rows, n_labels = scores.shape
-    shape = (n_rows, n_heavy(max_labels) + 1)
-    sums = scores.new_empty((n_rows, max_labels), dtype=dtype)
-    heavy, index = scores.new_empty(shape, dtype=dtype), scores.new_empty(shape, dtype=torch.int64)
+    every = blocks(*scores.shape) or [slice(0, 0)]  # no rows have empty summaries
+    parts = [_summaries_of(scores[rows], max_labels, dtype) for rows in every]
+    return parts[0] if len(parts) == 1 else tuple(torch.cat(part) for part in zip(*parts, strict=True))
+
+
+def _summaries_of(block, max_labels, dtype):
     n_powers = (max_labels + 1) // 2  # higher powers are products of two of these
-    for rows in blocks(n_rows, n_labels):
-        block = scores[rows]
-        powers = block.new_empty((block.shape[0], n_powers, _width(n_labels)), dtype=dtype)
-        weights = powers[:, 0]
-        _fill_weights(block, weights)
-        heavy[rows], index[rows] = _heaviest(weights, shape[1])
-        # Without the heavy labels the power sums are small, and Newton's identities cancel little.
-        weights.scatter_(1, index[rows, :-1], 0.0)
-        for i in range(1, n_powers):
-            torch.mul(powers[:, i - 1], weights, out=powers[:, i])
-        sums[rows] = _sums_of_powers(powers, max_labels)
-    return sums, heavy, index
+    powers = block.new_empty((block.shape[0], n_powers, _width(block.shape[1])), dtype=dtype)
+    weights = powers[:, 0]
+    _fill_weights(block, weights)
+    heavy, index = _heaviest(weights, n_heavy(max_labels) + 1)
+    # Without the heavy labels the power sums are small, and Newton's identities cancel little.
+    weights.scatter_(1, index[:, :-1], 0.0)
+    for i in range(1, n_powers):
+        torch.mul(powers[:, i - 1], weights, out=powers[:, i])
+    return _sums_of_powers(powers, max_labels), heavy, index
 
 
 def gradient(scores, coefficients, heavy_marginals, index, subtract):
@@ -78,32 +83,38 @@ def solve(sums, heavy, log_weights):
 
     Rows are all done at once, in float64. A row of which too much precision would be lost has NaN for coefficients.
     log_weights is (n_rows, max_labels + 1).
+
+    The heavy labels are two halves. The sets within each are listed; their sums by size are polynomials, as those of
+    the other labels are, and the three are multiplied.
     """
-    max_labels = sums.shape[1]
-    top, bound = heavy[:, :-1].to(torch.float64), heavy[:, -1].to(torch.float64)
+    n_rows, max_labels = sums.shape
+    tables = _tables(max_labels, heavy.shape[1] - 1, sums.device)
+    heavy = heavy.to(torch.float64)
     log_scale = log_weights.amax(1)
-    size_weights = torch.exp(log_weights - log_scale[:, None].nan_to_num(neginf=0.0)).T
-    others = _newton(sums.T.to(torch.float64))
-    levels = tree.grow(top.T.contiguous(), max_labels)
-    of_heavy = levels[-1]
-    products = tree.product(of_heavy.expand_as(others), others, max_labels)
-    total, at_worst = (size_weights[1:, None] * products).sum(0) + size_weights[0]
-    by_size = size_weights[1:] / total
-    both = torch.cat((of_heavy, others[:, :1]), 1)
-    by_others, by_heavy = tree.adjoint(by_size[:, None], both).unbind(1)
-    coefficients = _coefficients(by_others, others[:, 0])
-    heavy_marginals = tree.descend(levels, by_heavy).T * top
+    size_weights = torch.exp(log_weights - log_scale[:, None].nan_to_num(neginf=0.0))
+    # Sums of others by size, (n_rows, max_labels + 1), and of their terms' magnitudes.
+    of_others = _newton(sums.to(torch.float64), tables)
+    others = of_others[:, 0]
+    of_sets = torch.exp(_finite_log(heavy[:, :-1]).view(n_rows, 2, heavy.shape[1] // 2) @ tables.members)
+    halves = of_sets @ tables.by_size
+    of_heavy = _pairs(halves[:, 0], halves[:, 1]) @ tables.sizes
+    by_others = (_shifted(size_weights) * of_heavy[:, None]).sum(2)
+    total, at_worst = (of_others * by_others[:, None]).sum(2).unbind(1)
+    inverse = 1.0 / total[:, None]
+    by_heavy = (_shifted(size_weights) * others[:, None]).sum(2) * inverse
+    by_halves = (_shifted(by_heavy)[:, None] * halves.flip(1)[:, :, None]).sum(3)
+    heavy_marginals = (of_sets * (by_halves @ tables.by_size.T)) @ tables.members.T
+    coefficients = _pairs(by_others * inverse, others) @ tables.remainders
+    pmf = size_weights * (_pairs(of_heavy, others) @ tables.sizes) * inverse
     # The sums of a row cancel as far as their terms are larger than they are; the marginal of the heaviest light label
     # does, where the second term of its polynomial is half as large as the first.
     is_lossy = at_worst > LARGEST_LOSS[sums.dtype] * total
     if max_labels > 1:
-        is_lossy |= -2.0 * bound * coefficients[1] > coefficients[0]
-    rounded = coefficients.T.to(sums.dtype)
-    is_in_range = (coefficients.abs() <= LARGEST_COEFFICIENT[sums.dtype]).all(0)
+        is_lossy |= -2.0 * heavy[:, -1] * coefficients[:, 1] > coefficients[:, 0]
+    is_in_range = (coefficients.abs() <= LARGEST_COEFFICIENT[sums.dtype]).all(1)
     is_good = ~is_lossy & total.isfinite() & is_in_range
-    masses = torch.cat((size_weights[:1], size_weights[1:] * products[:, 0]))
-    coefficients = torch.where(is_good[:, None], rounded, torch.nan)
-    return total.log() + log_scale, (masses / total).T, coefficients, heavy_marginals.to(sums.dtype)
+    coefficients = torch.where(is_good[:, None], coefficients.to(sums.dtype), torch.nan)
+    return total.log() + log_scale, pmf, coefficients, heavy_marginals.flatten(1).to(sums.dtype)
 
 
 def blocks(n_rows, n_labels):
@@ -121,7 +132,8 @@ def _fill_weights(scores, weights):
     """Write exp(scores), and 0 behind the last label."""
     n_labels = scores.shape[1]
     torch.exp(scores.to(weights.dtype), out=weights[:, :n_labels])
-    weights[:, n_labels:] = 0.0
+    if n_labels < weights.shape[1]:
+        weights[:, n_labels:] = 0.0
 
 
 def _polynomial(coefficients, weights):
@@ -158,26 +170,94 @@ def _sums_of_powers(powers, max_labels):
     return torch.stack(sums, 1)
 
 
-def _newton(powers):
-    """Sums over the sets of 1, ..., max_labels labels, and of their terms' magnitudes, (max_labels, 2, n_rows).
+class _Tables(NamedTuple):
+    """Constant matrices, float64, for one max_labels; sizes are 0, ..., max_labels.
 
-    Both at once, the second with all signs positive; e_j is kept at place max_labels - j, so that a product of slices
-    pairs p_i with e_{j-i}.
+    members : (n_heavy / 2, n_sets), 1 where a set has a label; sets of up to max_labels of one half of the heavy labels
+    by_size : (n_sets, n_sizes), 1 where a set has that many labels
+    exponents : (max_labels - 1, n_monomials) of the ratios r_2, r_3, ... in `_newton`
+    factors : (n_monomials, 2 n_sizes) of the monomials in sums over sets, and their magnitudes
+    sizes : (n_sizes^2, n_sizes), 1 where the sizes of two sets add up to that of both
+    remainders : (n_sizes^2, max_labels), signs where the first size is the second and 1, ..., max_labels more
     """
-    max_labels, n_rows = powers.shape
-    signed = torch.stack((powers, powers), 1)
-    signed[1::2, 0].neg_()
-    sums = powers.new_ones((max_labels + 1, 2, n_rows))
-    for j in range(1, max_labels + 1):
-        torch.div((signed[:j] * sums[max_labels - j + 1 :]).sum(0), j, out=sums[max_labels - j])
-    return sums[:-1].flip(0)
+
+    members: torch.Tensor
+    by_size: torch.Tensor
+    exponents: torch.Tensor
+    factors: torch.Tensor
+    sizes: torch.Tensor
+    remainders: torch.Tensor
 
 
-def _coefficients(by_others, others):
-    """Coefficients (max_labels, n_rows) of the powers 1, 2, ... of a weight in its marginal.
+@lru_cache(maxsize=64)
+def _tables(max_labels, n_heavy, device):
+    half, n_sizes = n_heavy // 2, max_labels + 1
+    sets = [chosen for size in range(min(half, max_labels) + 1) for chosen in combinations(range(half), size)]
+    members = [[float(label in chosen) for chosen in sets] for label in range(half)]
+    by_size = [[float(len(chosen) == size) for size in range(n_sizes)] for chosen in sets]
+    monomials = list(_partitions(max_labels, max_labels))
+    factors = [[_factor(parts, size) for size in range(n_sizes)] for parts in monomials]
+    factors = [own + [abs(factor) for factor in own] for own in factors]
+    exponents = [[float(parts.count(i)) for parts in monomials] for i in range(2, n_sizes)]
+    pairs = [(first, second) for first in range(n_sizes) for second in range(n_sizes)]
+    sizes = [[float(first + second == size) for size in range(n_sizes)] for first, second in pairs]
+    # Without label k, e_j becomes e_j - w e_{j-1} + w^2 e_{j-2} - ...
+    signs = [[float(first - second == i) * (-1.0) ** (i - 1) for i in range(1, n_sizes)] for first, second in pairs]
+    with torch.inference_mode(False):
+        tables = [members, by_size, exponents, factors, sizes, signs]
+        made = [torch.tensor(table, dtype=torch.float64, device=device) for table in tables]
+        made[2] = made[2].reshape(max_labels - 1, len(monomials))  # also where there are no ratios
+        return _Tables(*made)
 
-    Without label k, e_j becomes e_j - w e_{j-1} + w^2 e_{j-2} - ...
+
+def _partitions(total, largest):
+    """Yields all lists of numbers from 2 to largest, in falling order, that add up to at most total."""
+    yield ()
+    for first in range(2, min(total, largest) + 1):
+        for others in _partitions(total - first, first):
+            yield (first, *others)
+
+
+def _factor(parts, size):
+    """The factor of p_1^(size - sum of parts) times p_i for each part i in the sum over sets of that size.
+
+    It is the product over all i of (-1)^((i - 1) m) / (i^m m!), where i stands m times in the monomial.
     """
-    signs = torch.ones(len(others), 1, dtype=others.dtype, device=others.device)
-    signs[1::2] = -1.0
-    return tree.adjoint(by_others, others) * signs
+    n_ones = size - sum(parts)
+    if n_ones < 0:
+        return 0.0
+    factor = 1.0 / math.factorial(n_ones)
+    for i in set(parts):
+        n_times = parts.count(i)
+        factor *= (-1.0) ** ((i - 1) * n_times) / (i**n_times * math.factorial(n_times))
+    return factor
+
+
+def _newton(powers, tables):
+    """Sums over the sets of each size, and of their terms' magnitudes, (n_rows, 2, max_labels + 1).
+
+    Newton's identities, solved: e_j is a sum of products of power sums. These are p_1^j times monomials in the ratios
+    r_i = p_i / p_1^i, from 0 to 1, whose logarithms make products of them a product of matrices. A monomial that is far
+    below 1 has an error of many units in its last place, but next to the first one, 1, it doesn't matter.
+    """
+    n_rows, max_labels = powers.shape
+    of_sum = powers[:, :1] ** torch.arange(max_labels + 1, dtype=powers.dtype, device=powers.device)
+    ratios = powers[:, 1:] / of_sum[:, 2:].clamp(min=torch.finfo(powers.dtype).tiny)
+    monomials = torch.exp(_finite_log(ratios) @ tables.exponents)
+    return (monomials @ tables.factors).view(n_rows, 2, max_labels + 1) * of_sum[:, None]
+
+
+def _finite_log(values):
+    """Logarithms, that of 0 as a number."""
+    return values.log().clamp_(min=LOG_OF_ZERO)
+
+
+def _shifted(values):
+    """values (n_rows, n_sizes) as (n_rows, n_sizes, n_sizes): entry (i, j) is values[i + j], 0 behind the last."""
+    n_sizes = values.shape[1]
+    return torch.nn.functional.pad(values, (0, n_sizes - 1)).unfold(1, n_sizes, 1)
+
+
+def _pairs(first, second):
+    """The products of all entries of two rows, (n_rows, n_sizes^2)."""
+    return (first[:, :, None] * second[:, None, :]).flatten(1)

@@ -114,10 +114,10 @@ def _kept(min_labels, max_labels, dtype, device):
 
 
 def reduced(losses, reduction):
-    """The losses (n_rows,), or their sum or mean."""
+    """The losses (n_rows,), or their sum or mean; the mean of no rows is 0."""
     if reduction == "none":
         return losses
-    return losses.mean() if reduction == "mean" else losses.sum()
+    return losses.mean() if reduction == "mean" and losses.shape[0] else losses.sum()
 
 
 class Call(NamedTuple):

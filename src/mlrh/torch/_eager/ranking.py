@@ -12,6 +12,8 @@ from mlrh.torch._eager.dispatch import blocks
 
 def by_score(scores):
     """Labels of each row by falling score, (n_rows, n_labels)."""
+    if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
+        return scores.topk(scores.shape[1], dim=1).indices  # no stable sort in ONNX, but ties there go to the lower
     return torch.sort(scores, dim=1, descending=True, stable=True).indices
 
 

@@ -196,6 +196,10 @@ def _cardinality(space):
     return CardinalitySpace(space.n_labels, space.min_labels, space.max_labels, size_bias)
 
 
+def _independent(space):
+    return CardinalitySpace(space.n_labels, 0, space.n_labels)
+
+
 def _observed(space):
     return ObservedSpace(space.sets, _kept(space, space.set_bias))
 
@@ -215,6 +219,7 @@ def _hierarchy(space):
 
 IN_TORCH = {
     "mlrh.spaces.cardinality.CardinalitySpace": _cardinality,
+    "mlrh.spaces.independent.IndependentLabels": _independent,
     "mlrh.spaces.observed.ObservedSpace": _observed,
     "mlrh.spaces.open.OpenSpace": _open,
     "mlrh.spaces.groups.GroupSpace": _groups,

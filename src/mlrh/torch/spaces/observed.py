@@ -47,6 +47,9 @@ class ObservedSpace(LabelSpace):
         """The listed sets, int8 (n_sets, n_labels)."""
         return self.listed.sets
 
+    def bias_parts(self):
+        return [(self.set_bias, slice(None))]
+
     def bias_of(self, Y):
         return self.listed.find(Y, self.set_bias)
 

@@ -79,11 +79,19 @@ class OpenSpace(LabelSpace):
         """The biases of sizes, or None."""
         return self.cardinality.size_bias
 
+    def bias_parts(self):
+        return [*self.cardinality.bias_parts(), (self.set_bias, slice(None))]
+
     def bias_of(self, Y):
         return self.cardinality.bias_of(Y) + self.listed.find(Y, self.set_bias, elsewhere=0.0).to(torch.float64)
 
     def mode(self, scores):
         """The most probable sets; the smaller set wins ties."""
+        if torch.compiler.is_exporting():
+            raise ValueError(
+                "The most probable set of an open space is found by a search, which can't be exported. Export the "
+                "logits and decide after them."
+            )
         return self.top_sets(scores, 1)[0][:, 0]
 
     def top_sets(self, scores, n):

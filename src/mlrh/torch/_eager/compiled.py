@@ -1,0 +1,135 @@
+"""Loss and gradient on the CPU by code that numba compiles (`kernels`), with little to keep between the two.
+
+A label weighs w_k = exp(score_k - shift), at most 1. The few heavy labels of a row are those that weigh more than
+1 / (4 max_labels) of all others together. The sums over sets of the light ones come from a recurrence, e_j += w_k
+e_{j-1}; heavy ones are added one by one, and their marginals are products of prefixes and suffixes: nothing is
+subtracted. Without a light label k the sums are e_j - w_k e_{j-1} + w_k^2 e_{j-2} - ..., so that its marginal is a
+polynomial in w_k. For light labels w_k e_{j-1} is at most a third of e_j, and next to nothing cancels.
+
+So a row is read once for the loss and once for the gradient. Rows with too many heavy labels, or with sums beyond the
+range of float64, are marked by NaN and left to the tree of products (`dispatch`).
+"""
+
+import importlib.util
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+from mlrh.torch._private import is_watched
+
+LARGEST_SET = 32  # labels; with larger sets most labels would be heavy
+BLOCK_ENTRIES = 2**16  # scores in a block of rows, for one thread: about 0.1 ms
+# mlrh._parallel needs all three. `mlrh.torch` also runs where only torch is installed.
+HAS_NUMBA = all(importlib.util.find_spec(name) is not None for name in ("joblib", "numba", "threadpoolctl"))
+
+
+class Summary(NamedTuple):
+    """What the gradient needs of each row.
+
+    numbers : (n_rows, max_labels + 1), float64: the shift, NaN where the row is left to others, and coefficients
+    marginals : (n_rows, n_heavy), of the heavy labels
+    heavy : (n_rows, n_heavy), int32, the heavy labels, filled up with -1
+    """
+
+    numbers: torch.Tensor
+    marginals: torch.Tensor
+    heavy: torch.Tensor
+
+
+def serve(scores, log_weights):
+    """Whether compiled code serves these; known from their devices and shapes alone."""
+    return HAS_NUMBA and scores.device.type == "cpu" and 1 <= log_weights.shape[-1] - 1 <= LARGEST_SET
+
+
+def empty_summary(scores, max_labels, n_heavy, dtype):
+    """A summary without numbers, of the shapes and types that `summarise` gives."""
+    n_rows = scores.shape[0]
+    return Summary(
+        scores.new_empty((n_rows, max_labels + 1), dtype=torch.float64),
+        scores.new_empty((n_rows, n_heavy), dtype=dtype),
+        scores.new_empty((n_rows, n_heavy), dtype=torch.int32),
+    )
+
+
+def summarise(scores, targets, log_weights, n_heavy):
+    """Losses (n_rows,), P(|y| = j) (n_rows, n_sizes), and a Summary with up to n_heavy heavy labels for each row.
+
+    scores are float32 or float64, targets None or `dispatch.Targets`. Losses and probabilities of rows that are left
+    to others are not filled.
+    """
+    n_rows, n_sizes = scores.shape[0], log_weights.shape[-1]
+    loss, pmf = scores.new_empty(n_rows), scores.new_empty((n_rows, n_sizes))
+    summary = empty_summary(scores, n_sizes - 1, n_heavy, scores.dtype)
+    log_weights = _array(log_weights.to(torch.float64).reshape(-1, n_sizes))
+    by_row = [_array(scores), *_targets_of(scores, targets), *map(_array, (loss, pmf, *summary))]
+
+    def work(rows):
+        block, dense, indices, *outputs = (array[rows] for array in by_row)
+        _kernels().summarise(
+            block, dense, indices, log_weights if len(log_weights) == 1 else log_weights[rows], *outputs
+        )
+
+    _over_rows(work, scores)
+    return loss, pmf, summary
+
+
+def differentiate(scores, targets, summary, factors):
+    """factors (n_rows,) times marginals - y, (n_rows, n_labels); rows that are left to others are not filled."""
+    result = torch.empty_like(scores)
+    tensors = (*summary, factors.to(scores.dtype), result)
+    by_row = [_array(scores), *_targets_of(scores, targets), *map(_array, tensors)]
+    _over_rows(lambda rows: _kernels().differentiate(*(array[rows] for array in by_row)), scores)
+    return result
+
+
+def can_read(tensor):
+    """Whether a tensor is of a type that compiled code takes, with numbers of its own in the memory of the CPU."""
+    is_plain = type(tensor) is torch.Tensor and tensor.device.type == "cpu" and not is_watched()
+    return HAS_NUMBA and is_plain and tensor.dtype in (torch.float32, torch.float64)
+
+
+def are_binary(dense):
+    """Whether all numbers of a tensor that can be read are 0 or 1."""
+    values = _array(dense.reshape(-1))
+    blocks = _map_blocks(lambda entries: _kernels().count_others(values[entries]), len(values), 32 * BLOCK_ENTRIES)
+    return not any(blocks)
+
+
+def _targets_of(scores, targets):
+    """Arrays of dense targets in the type of the scores, and of indices; the one that is not given has no rows."""
+    dense, indices = _none(scores.dtype), _none(torch.int64)
+    if targets is None:
+        return dense, indices
+    if targets.are_indices:
+        return dense, _array(targets.sets.to(torch.int64))
+    return _array(targets.sets.to(scores.dtype)), indices
+
+
+@cache
+def _none(dtype):
+    return torch.empty((0, 0), dtype=dtype, device="cpu").numpy()
+
+
+def _array(tensor):
+    """The numbers of a tensor as an array that shares its memory, if they lie one after the other."""
+    return tensor.detach().contiguous().numpy(force=True)
+
+
+def _over_rows(work, scores):
+    n_rows, n_labels = scores.shape
+    _map_blocks(work, n_rows, max(1, BLOCK_ENTRIES // n_labels))
+
+
+def _map_blocks(work, n_rows, rows_per_block):
+    """As many threads as torch has: whoever limits these means all that a loss may use."""
+    from mlrh._parallel import map_blocks
+
+    return map_blocks(work, n_rows, rows_per_block=rows_per_block, n_jobs=torch.get_num_threads())
+
+
+@cache
+def _kernels():
+    from mlrh.torch._eager import kernels  # needs numba, whose import takes half a second
+
+    return kernels

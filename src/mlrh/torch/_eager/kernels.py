@@ -1,0 +1,285 @@
+"""Compiled recurrences of `compiled`: a row at a time, eight labels at a time, in float64.
+
+Arrays of lanes (n, LANES) hold labels in their order, filled up with weights of 0. `light` are the sums e_0, ...,
+e_max_labels over the sets of light labels; `prefix` has them with the first, second, ... heavy label added.
+"""
+
+import math
+
+import numpy as np
+
+from mlrh._parallel import kernel, kernel_part
+from mlrh._simd import LANES, empty_lanes, exp_minus_abs, lane, load, splat, store, where_positive
+
+STRIDE = 8  # vectors whose largest weights are kept together, to find heavy labels without reading all
+# Underflow takes less than LOST from a sum over sets: 1e-308 times the sums over other labels. So a sum is right from
+# SMALLEST_SUM on, and a smaller one must weigh nothing beside the likeliest size.
+SMALLEST_SUM, LOST, LOG_NOTHING = 1e-200, 1e-240, -45.0
+
+
+@kernel
+def summarise(scores, dense, indices, log_weights, loss, pmf, numbers, heavy_marginals, heavy):
+    """Write losses (n_rows,), pmf (n_rows, n_sizes), and what `differentiate` needs.
+
+    Targets are dense (n_rows, n_labels) or indices (n_rows, n), the other has no rows; without both, the loss is the
+    log-partition. log_weights has a row for all, or one each. numbers (n_rows, n_sizes) has the shift and the
+    coefficients of the polynomial for light labels, NaN for a row that is left to others; heavy (n_rows, n) lists the
+    heavy labels and heavy_marginals theirs, filled up with -1.
+    """
+    n_labels, n_sizes, capacity = scores.shape[1], log_weights.shape[1], heavy.shape[1]
+    weights = empty_lanes(_n_vectors(n_labels))
+    largest = empty_lanes(weights.shape[0] // STRIDE)
+    sums, light = empty_lanes(n_sizes), np.empty(n_sizes)
+    prefix, suffix, heavy_weights = np.empty((capacity + 1, n_sizes)), np.empty(n_sizes + 1), np.empty(capacity)
+    for i in range(scores.shape[0]):
+        numbers[i, 0] = np.nan
+        of_sizes = log_weights[min(i, log_weights.shape[0] - 1)]
+        shift = _fill_weights(scores[i], weights, largest)
+        n_found = _set_aside(weights, largest, 1.0 / (4 * (n_sizes - 1)), heavy[i], heavy_weights)
+        if n_found < 0:
+            continue
+        _fill_light(weights, sums, light)
+        _fill_prefix(light, heavy_weights, n_found, prefix)
+        log_partition = _fill_sizes(prefix[n_found], of_sizes, shift, suffix, pmf[i])
+        if math.isnan(log_partition):
+            continue
+        for h in range(n_found - 1, -1, -1):
+            heavy_marginals[i, h] = min(_add_back(heavy_weights[h], prefix[h], suffix), 1.0)
+        if _fill_polynomial(light, suffix, numbers[i]):
+            numbers[i, 0] = shift
+        loss[i] = log_partition - _log_weight(scores[i], dense[i : i + 1], indices[i : i + 1], of_sizes)
+        if loss[i] < 0.0 and (dense.shape[0] or indices.shape[0]):
+            loss[i] = 0.0  # rounding
+
+
+@kernel
+def differentiate(scores, dense, indices, numbers, heavy_marginals, heavy, factors, out):
+    """Write factors (n_rows,) times marginals - y into out (n_rows, n_labels), but for the rows left to others."""
+    n_labels, n_sizes = scores.shape[1], numbers.shape[1]
+    weights, coefficients = empty_lanes(_n_vectors(n_labels)), empty_lanes(n_sizes)
+    flat = weights.reshape(-1)
+    for i in range(scores.shape[0]):
+        if math.isnan(numbers[i, 0]):
+            continue
+        _copy(scores[i], flat)
+        _evaluate(numbers[i], weights, coefficients)
+        for h in range(heavy.shape[1]):
+            if heavy[i, h] < 0:
+                break
+            flat[heavy[i, h]] = heavy_marginals[i, h]
+        factor = factors[i]
+        if dense.shape[0]:
+            for k in range(n_labels):
+                out[i, k] = (flat[k] - dense[i, k]) * factor
+        else:
+            for k in range(n_labels):
+                out[i, k] = flat[k] * factor
+        for h in range(indices.shape[1] if indices.shape[0] else 0):
+            if indices[i, h] >= 0:
+                out[i, indices[i, h]] -= factor
+
+
+@kernel
+def count_others(values):
+    """How many of the values (n,) are neither 0 nor 1."""
+    n = 0
+    for k in range(values.shape[0]):
+        n += (values[k] != 0.0) & (values[k] != 1.0)
+    return n
+
+
+@kernel_part
+def _n_vectors(n_labels):
+    return STRIDE * (-(-n_labels // (STRIDE * LANES)))
+
+
+@kernel_part
+def _copy(row, flat):
+    """Copy the scores of a row, filled up with -inf."""
+    for k in range(row.shape[0]):
+        flat[k] = row[k]
+    for k in range(row.shape[0], flat.shape[0]):
+        flat[k] = -np.inf
+
+
+@kernel_part
+def _fill_weights(row, weights, largest):
+    """Fill weights with exp(row - shift), and largest with the largest of every STRIDE vectors; returns the shift.
+
+    The shift is the largest score, rounded up to a multiple of 1/64, so that its products with sizes are exact.
+    """
+    _copy(row, weights.reshape(-1))
+    top = splat(-np.inf)
+    for g in range(weights.shape[0]):
+        x = load(weights, g)
+        top = where_positive(x - top, x, top)
+    shift = -np.inf
+    for v in range(LANES):
+        shift = max(shift, lane(top, v))
+    if shift == -np.inf:
+        shift = 0.0
+    elif abs(shift) < 1e12:
+        shift = math.ceil(shift * 64.0) / 64.0
+    for c in range(largest.shape[0]):
+        top = splat(0.0)
+        for g in range(c * STRIDE, (c + 1) * STRIDE):
+            w = exp_minus_abs(load(weights, g) - splat(shift))
+            store(weights, g, w)
+            top = where_positive(w - top, w, top)
+        store(largest, c, top)
+    return shift
+
+
+@kernel_part
+def _set_aside(weights, largest, share, heavy, heavy_weights):
+    """List labels that weigh more than this share of all others, and set their weights to 0; how many, -1 if too many.
+
+    With these gone the others weigh less together, so that it is done until none is left.
+    """
+    for h in range(heavy.shape[0]):
+        heavy[h] = -1
+    n, n_before, flat = 0, -1, weights.reshape(-1)
+    while n > n_before:
+        n_before = n
+        limit = share * _total(weights)
+        for c in range(largest.shape[0]):
+            for v in range(LANES):
+                if largest[c, v] > limit:
+                    largest[c, v] = 0.0
+                    for g in range(c * STRIDE, (c + 1) * STRIDE):
+                        k = g * LANES + v
+                        if flat[k] > limit:
+                            if n == heavy.shape[0]:
+                                return -1
+                            heavy[n], heavy_weights[n], flat[k] = k, flat[k], 0.0
+                            n += 1
+                        elif flat[k] > largest[c, v]:
+                            largest[c, v] = flat[k]
+    return n
+
+
+@kernel_part
+def _total(weights):
+    total, result = splat(0.0), 0.0
+    for g in range(weights.shape[0]):
+        total = total + load(weights, g)
+    for v in range(LANES):
+        result += lane(total, v)
+    return result
+
+
+@kernel_part
+def _fill_light(weights, sums, light):
+    """Fill light with the sums over sets: each lane has its own, and their polynomials are multiplied."""
+    n_sizes = light.shape[0]
+    for j in range(n_sizes):
+        store(sums, j, splat(1.0 if j == 0 else 0.0))
+    for g in range(0, weights.shape[0], 2):
+        # Two labels at a time: (1 + a x)(1 + b x), which halves what goes through memory.
+        a, b = load(weights, g), load(weights, g + 1)
+        one, two = a + b, a * b
+        for j in range(n_sizes - 1, 1, -1):
+            store(sums, j, load(sums, j) + (one * load(sums, j - 1) + two * load(sums, j - 2)))
+        store(sums, 1, load(sums, 1) + one)
+    for j in range(n_sizes):
+        light[j] = sums[j, 0]
+    for v in range(1, LANES):
+        for j in range(n_sizes - 1, 0, -1):
+            for i in range(1, j + 1):
+                light[j] += sums[i, v] * light[j - i]
+
+
+@kernel_part
+def _fill_prefix(light, heavy_weights, n_found, prefix):
+    for j in range(light.shape[0]):
+        prefix[0, j] = light[j]
+    for h in range(n_found):
+        prefix[h + 1, 0] = 1.0
+        for j in range(1, light.shape[0]):
+            prefix[h + 1, j] = prefix[h, j] + heavy_weights[h] * prefix[h, j - 1]
+
+
+@kernel_part
+def _fill_sizes(sums, log_weights, shift, suffix, pmf):
+    """Fill pmf, and suffix with the weights of the sizes over their total; returns the log-partition, NaN if unsafe."""
+    n_sizes, likeliest, log_most = sums.shape[0], -1, -np.inf
+    for j in range(n_sizes):
+        if sums[j] > 0.0 and log_weights[j] + shift * j + math.log(sums[j]) > log_most:
+            likeliest, log_most = j, log_weights[j] + shift * j + math.log(sums[j])
+    if likeliest < 0 or not log_most < np.inf:
+        return np.nan
+    total, log_sum = 0.0, math.log(sums[likeliest])
+    for j in range(n_sizes):
+        # Differences of log-weights come first: a large bias would swallow the rest.
+        log_weight = (log_weights[j] - log_weights[likeliest]) + shift * (j - likeliest) - log_sum
+        if not sums[j] >= SMALLEST_SUM and not log_weight + math.log(max(sums[j], LOST)) < LOG_NOTHING:
+            return np.nan
+        suffix[j] = math.exp(log_weight)
+        total += suffix[j] * sums[j]
+    if not total < np.inf:
+        return np.nan
+    suffix[n_sizes] = 0.0
+    for j in range(n_sizes):
+        suffix[j] /= total
+        pmf[j] = suffix[j] * sums[j]
+    return log_weights[likeliest] + shift * likeliest + (log_sum + math.log(total))
+
+
+@kernel_part
+def _add_back(weight, prefix, suffix):
+    """The marginal of a heavy label between prefix and suffix; suffix is moved before it."""
+    overlap = 0.0
+    for j in range(prefix.shape[0]):
+        overlap += prefix[j] * suffix[j + 1]
+        suffix[j] += weight * suffix[j + 1]
+    return weight * overlap
+
+
+@kernel_part
+def _fill_polynomial(light, suffix, numbers):
+    """Write the coefficients of w, w^2, ... in the marginal of a light label; whether all are finite."""
+    n_sizes, is_finite, sign = light.shape[0], True, 1.0
+    for i in range(1, n_sizes):
+        coefficient = 0.0
+        for j in range(i, n_sizes):
+            coefficient += suffix[j] * light[j - i]
+        is_finite = is_finite and coefficient < np.inf
+        numbers[i] = sign * coefficient
+        sign = -sign
+    return is_finite
+
+
+@kernel_part
+def _log_weight(scores, dense, indices, log_weights):
+    """The log-weight of the target set of a row, 0 if there is none; -inf for a size that isn't admissible."""
+    if not dense.shape[0] and not indices.shape[0]:
+        return 0.0
+    total, count = 0.0, 0.0
+    for row in dense:
+        for k in range(row.shape[0]):
+            if row[k] != 0.0:  # true of NaN, which makes the loss NaN
+                total += row[k] * scores[k]
+                count += row[k]
+    for row in indices:
+        for k in row:
+            if k >= 0:
+                total += scores[k]
+                count += 1.0
+    if math.isnan(count):
+        return np.nan
+    size = int(min(max(count, 0.0), float(log_weights.shape[0])))
+    return total + log_weights[size] if size < log_weights.shape[0] else -np.inf
+
+
+@kernel_part
+def _evaluate(numbers, weights, coefficients):
+    """Replace weights, which hold scores, by the polynomials of light labels."""
+    n_sizes, shift = numbers.shape[0], splat(numbers[0])
+    for i in range(1, n_sizes):
+        store(coefficients, i, splat(numbers[i]))
+    for g in range(weights.shape[0]):
+        w = exp_minus_abs(load(weights, g) - shift)
+        value = load(coefficients, n_sizes - 1)
+        for i in range(n_sizes - 2, 0, -1):
+            value = value * w + load(coefficients, i)
+        store(weights, g, value * w)
