@@ -43,6 +43,12 @@ def tiny_grids(monkeypatch):
     monkeypatch.setattr(auto, "SEARCH_TOL", 1e-7)
 
 
+@pytest.fixture
+def two_values_of_c(monkeypatch):
+    monkeypatch.setattr(auto, "LINEAR_C", (0.1, 1.0))
+
+
+@pytest.mark.usefixtures("two_values_of_c")  # the checks ask how it is called, not what it finds
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks(
     CHECKED,
@@ -236,7 +242,7 @@ def test_without_xgboost_boosted_trees_are_not_tried_and_that_is_noted(tiny_grid
     monkeypatch.setattr(auto, "find_spec", lambda name: None)
     model = MLRHAuto(quality="fast", time_budget=None).fit(X, Y)
     assert {line["scores"] for line in model.leaderboard_} == {"linear", "rbf"}
-    assert model.notes_ == ['Boosted trees were not tried: they need XGBoost, pip install "mlrh[boosting]".']
+    assert model.notes_ == ['Boosted trees were not tried: they need XGBoost, pip install "xgboost>=2.1".']
 
 
 def test_missing_values_and_categories_are_taken_by_every_kind_of_scores(tiny_grids, monkeypatch, tmp_path):

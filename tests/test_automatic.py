@@ -11,6 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from mlrh import KernelMLRHClassifier, MLRHAuto, MLRHClassifier, persistence
+from mlrh._indicators import UNKNOWN
 from mlrh.automatic import Model, choose, make_preprocessor
 from mlrh.data import MultilabelData, load_digit_scenes
 from mlrh.estimators import auto
@@ -77,6 +78,7 @@ def test_of_equally_good_models_the_one_that_is_tried_first_is_chosen():
     assert model.validation["exact_match"] == [1.0] * 3
 
 
+@pytest.mark.slow
 def test_processes_choose_what_one_process_chooses():
     data = sample(40)
     one, two = (choose(data, quality="fast", n_folds=2, n_jobs=n_jobs) for n_jobs in (1, 2))
@@ -121,6 +123,15 @@ def test_columns_in_another_order_and_columns_more_change_nothing():
         feature_names=(*(data.feature_names[column] for column in order), *data.label_names),
     )
     np.testing.assert_array_equal(model.distribution(moved).scores, model.distribution(data).scores)
+
+
+@pytest.mark.parametrize("rows", [["a text"], "new.csv", np.zeros((2, 3))], ids=["list", "path", "array"])
+def test_rows_without_names_of_columns_are_refused_in_a_sentence(rows):
+    model = choose(load_digit_scenes(40), scores="linear", label_space="cardinality", n_folds=2, n_jobs=1)
+    with pytest.raises(
+        TypeError, match=rf"^Rows must be a pandas or polars DataFrame .* got a {type(rows).__name__}\.$"
+    ):
+        model.predict(rows)
 
 
 def test_dense_and_sparse_rows_of_the_same_numbers_are_predicted_alike():
@@ -180,6 +191,16 @@ def test_a_nominal_value_unknown_in_training_counts_as_none_of_the_known(make_sp
     changed = (known != unknown).any(axis=1)
     codes = data.X[:, [6]].toarray().ravel() if make_sparse else data.X[:, 6]
     np.testing.assert_array_equal(changed, codes == 2)
+
+
+def test_the_probability_to_refuse_below_may_be_a_numpy_number_where_labels_are_unknown():
+    data = sample()
+    data.Y[::4, 0] = UNKNOWN
+    model = choose(data, scores="linear", label_space="cardinality", n_folds=2, refuse_below=np.float64(0.2))
+    assert model.rule.refuse_below == 0.2
+    assert any(
+        note.endswith("the other rows, which calibration and thresholds are by.") for note in model.settings["notes"]
+    )
 
 
 def test_fewer_rows_than_folds_are_left_out_one_by_one():

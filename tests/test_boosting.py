@@ -203,12 +203,17 @@ def test_random_state_decides_what_is_drawn():
 
 def test_without_xgboost_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "xgboost", None)
-    with pytest.raises(ImportError, match=r'pip install "mlrh\[boosting\]"'):
+    with pytest.raises(ImportError, match=r'pip install "xgboost>=2\.1"'):
         MLRHBoostingClassifier().fit([[0.0], [1.0]], [[1, 0], [0, 1]])
 
 
 def test_xgboost_is_not_imported_before_it_is_needed():
     code = "import sys, mlrh.estimators, mlrh.persistence, mlrh.automatic; sys.exit('xgboost' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_classifiers_are_imported_without_the_readers_of_files():
+    code = "import sys, mlrh.estimators; sys.exit(any(name.startswith('mlrh.data') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -1,5 +1,8 @@
 """Splits that keep the frequencies of labels and label sets, beside scikit-learn's splits and its checks of them."""
 
+import math
+from collections import Counter
+
 import numpy as np
 import pytest
 import sklearn
@@ -48,6 +51,35 @@ def test_folds_are_far_more_even_than_random_ones():
 
     random = np.mean([unevenness(KFold(5, shuffle=True, random_state=seed)) for seed in range(5)])
     assert unevenness(MultilabelStratifiedKFold(5)) < random / 4  # 1/8 to 1/10 were seen
+
+
+def dealt_by_hand(Y, n_splits):
+    """The fold of each row by the rule of the module, one number after the other."""
+    carried = [["row", *np.flatnonzero(row), row.tobytes()] for row in Y]
+    counts = Counter(kind for kinds in carried for kind in kinds)
+    sizes = [len(test) for _, test in KFold(n_splits).split(Y)]
+    shares, room = [size / len(Y) for size in sizes], list(sizes)
+    given, fold = Counter(), {}
+    for row in sorted(range(len(Y)), key=lambda row: min(counts[kind] for kind in carried[row])):
+        lacking = []
+        for part, share in enumerate(shares):
+            total = 0.0
+            for kind in carried[row]:
+                total += 1 / math.sqrt(counts[kind]) * (counts[kind] * share - given[kind, part])
+            lacking.append(total * (1 / share) if room[part] else -math.inf)
+        fold[row] = lacking.index(max(lacking))
+        room[fold[row]] -= 1
+        given.update((kind, fold[row]) for kind in carried[row])
+    return [fold[row] for row in range(len(Y))]
+
+
+@pytest.mark.parametrize("n_splits", [3, 5, 7])
+def test_folds_are_the_same_on_every_processor(n_splits):
+    Y = labels(600)
+    fold = np.empty(len(Y), int)
+    for number, (_, test) in enumerate(MultilabelStratifiedKFold(n_splits).split(Y, Y)):
+        fold[test] = number
+    assert fold.tolist() == dealt_by_hand(Y, n_splits)
 
 
 @pytest.mark.parametrize(
@@ -155,3 +187,9 @@ def test_splitters_show_their_parameters():
 def test_wrong_input_gets_a_sentence(splitter, y, groups, message):
     with pytest.raises(ValueError, match=message):
         list(splitter.split(np.zeros((y.shape[0], 1)), y, groups))
+
+
+@pytest.mark.parametrize("y", [[{"a"}, {"a", "b"}] * 5, [["a"], ["a", "b"]] * 5, [frozenset("a")] * 10])
+def test_a_list_of_label_sets_is_refused_in_a_sentence(y):
+    with pytest.raises(ValueError, match=r"got a list of label sets\. MultiLabelBinarizer.*makes the matrix"):
+        next(MultilabelStratifiedKFold(2).split(np.zeros((10, 1)), y))

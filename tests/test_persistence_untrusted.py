@@ -211,7 +211,9 @@ def header(**changes):
 
 
 def test_a_file_of_another_format_is_refused_with_the_versions(saved, path):
-    with pytest.raises(ModelFileError, match=r"format 99 of mlrh 7\.1\.0; mlrh .* reads formats 1, 2 and 3 only"):
+    with pytest.raises(
+        ModelFileError, match=r"format 99 of mlrh 7\.1\.0; mlrh .* reads formats 1, 2, 3, 4, 5 and 6 only"
+    ):
         load(forged(saved, path, **{"mlrh.json": header(format=99, mlrh="7.1.0")}))
 
 

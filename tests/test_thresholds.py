@@ -326,14 +326,19 @@ def test_a_single_label_as_a_sparse_column_is_two_classes_to_the_estimator():
     np.testing.assert_array_equal(by_label.predict_proba(X), by_class.estimator_.predict_proba(X)[:, 1:])
 
 
-def test_frames_sparse_rows_kernel_matrices_and_parallel_folds_give_the_same_thresholds():
+@pytest.mark.slow
+def test_parallel_folds_give_the_same_thresholds():
+    expected = TunedThresholds(MLRHClassifier()).fit(X, Y)
+    parallel = TunedThresholds(MLRHClassifier(), n_jobs=2).fit(X, Y)
+    np.testing.assert_array_equal(parallel.thresholds_, expected.thresholds_)
+
+
+def test_frames_sparse_rows_and_kernel_matrices_give_the_same_thresholds():
     expected = TunedThresholds(MLRHClassifier()).fit(X, Y)
     frame = pd.DataFrame(X, columns=list("abcdef"))
     by_name = TunedThresholds(MLRHClassifier()).fit(frame, Y)
     assert by_name.feature_names_in_.tolist() == list("abcdef") and by_name.n_features_in_ == 6
     np.testing.assert_allclose(by_name.thresholds_, expected.thresholds_)
-    parallel = TunedThresholds(MLRHClassifier(), n_jobs=2).fit(X, Y)
-    np.testing.assert_array_equal(parallel.thresholds_, expected.thresholds_)
     scarce = TunedThresholds(MLRHClassifier()).fit(sparse.csr_matrix(X), Y)
     np.testing.assert_allclose(scarce.thresholds_, expected.thresholds_, atol=1e-4)
     linear, gram = (

@@ -1,6 +1,6 @@
 """How far the confidence in a label set can be trusted: the joint model against one logistic regression per label.
 
-Run it with `python docs/confidence/compare.py`, with the data sets at hand; it takes about half an hour on one core.
+Run it with `python docs/confidence/compare.py`, with the data sets at hand; it takes seven minutes of processor time.
 `--data NAME` and `--kernel NAME` run a part, `--jobs N` has N processes.
 
 Five outer folds (shuffled; two deals for emotions and scene, one for yeast), standardised features. For each fold C,
@@ -48,11 +48,11 @@ def classifier(kernel, model, n_labels):
 
 def tuned(model, kernel, X, Y):
     """The classifier with the C and gamma of the best log-loss of the set on held-out training rows."""
-    gammas = [None if gamma is None else gamma * gamma_scale(X) for gamma in GAMMAS[kernel]]
+    settings = [{} if gamma is None else {"gamma": gamma * gamma_scale(X)} for gamma in GAMMAS[kernel]]
     splits = list(KFold(3, shuffle=True, random_state=0).split(X))
-    scores = validation_scores(model, X, Y, Cs=CS[kernel], gammas=gammas, splits=splits, scorers=[log_prob])[0]
-    gamma, C = best_index(scores)
-    return model.set_params(C=CS[kernel][C], **({} if gammas[gamma] is None else {"gamma": gammas[gamma]}))
+    scores = validation_scores(model, X, Y, Cs=CS[kernel], settings=settings, splits=splits, scorers=[log_prob])[0]
+    setting, C = best_index(scores)
+    return model.set_params(C=CS[kernel][C], **settings[setting])
 
 
 def log_prob(model, X, Y):

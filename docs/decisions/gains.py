@@ -30,11 +30,11 @@ def measured(name, label_space, fold):
     scaler = StandardScaler().fit(data.X[train])
     X, Y = scaler.transform(data.X[train]), data.Y[train]
     model = KernelMLRHClassifier(label_space=label_space, size_bias=label_space == "cardinality", n_jobs=1)
-    gammas = [gamma * gamma_scale(X) for gamma in GAMMAS]
+    settings = [{"gamma": gamma * gamma_scale(X)} for gamma in GAMMAS]
     inner = list(KFold(3, shuffle=True, random_state=0).split(X))
-    scores = validation_scores(model, X, Y, Cs=CS, gammas=gammas, splits=inner, scorers=[log_prob])[0]
-    gamma, C = best_index(scores)
-    distribution = model.set_params(C=CS[C], gamma=gammas[gamma]).fit(X, Y).distribution(scaler.transform(data.X[test]))
+    scores = validation_scores(model, X, Y, Cs=CS, settings=settings, splits=inner, scorers=[log_prob])[0]
+    setting, C = best_index(scores)
+    distribution = model.set_params(C=CS[C], **settings[setting]).fit(X, Y).distribution(scaler.transform(data.X[test]))
     return {decision: evaluate(data.Y[test], decisions.BY_NAME[decision](distribution)) for decision in METRICS}
 
 

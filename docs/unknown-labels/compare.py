@@ -72,13 +72,11 @@ def chosen(kernel, options, X, Y):
     """The model fitted at the C and gamma that inner folds choose, and how C lies in its grid."""
     options = {key: Y.shape[1] if value is None else value for key, value in options.items()}
     model = MODELS[kernel](n_jobs=1, **options)
-    gammas = [gamma and gamma * gamma_scale(X) for gamma in GAMMAS[kernel]]
+    settings = [{} if gamma is None else {"gamma": gamma * gamma_scale(X)} for gamma in GAMMAS[kernel]]
     inner = list(KFold(3, shuffle=True, random_state=0).split(X))
-    scores = validation_scores(model, X, Y, Cs=CS[kernel], gammas=gammas, splits=inner, scorers=[log_prob], n_jobs=1)[0]
-    gamma, C = best_index(scores)
-    if gammas[gamma] is not None:
-        model.set_params(gamma=gammas[gamma])
-    return model.set_params(C=CS[kernel][C]).fit(X, Y), CS[kernel][C]
+    options = {"Cs": CS[kernel], "settings": settings, "splits": inner, "scorers": [log_prob], "n_jobs": 1}
+    setting, C = best_index(validation_scores(model, X, Y, **options)[0])
+    return model.set_params(C=CS[kernel][C], **settings[setting]).fit(X, Y), CS[kernel][C]
 
 
 def rows_of_table(name, kernel):

@@ -7,7 +7,7 @@ A new class needs one entry in OURS (ours) or SCIKIT_LEARN (theirs). Label space
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from inspect import signature
 from numbers import Integral, Real
@@ -18,6 +18,7 @@ import sklearn
 from scipy import sparse
 from sklearn import model_selection
 from sklearn.isotonic import IsotonicRegression
+from sklearn.kernel_approximation import RBFSampler
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.neighbors import BallTree, KDTree
 from sklearn.pipeline import Pipeline
@@ -27,9 +28,12 @@ from mlrh import decisions
 from mlrh._archives import Budget, Refused, read_json
 from mlrh._sklearn import check_parameters
 from mlrh.baselines import OrConstant
+from mlrh.data.containers import Schema
 from mlrh.estimators import MLRHClassifier
 from mlrh.estimators._base import ONE_CLASS
+from mlrh.estimators._table_features import PARTS, TableFeatures
 from mlrh.estimators._targets import SET_TYPES, Targets
+from mlrh.estimators.calibration import TEMPERATURES
 from mlrh.estimators.linear import _KeptRows
 from mlrh.metrics import RiskCoverage
 from mlrh.spaces import LabelSpace
@@ -158,9 +162,10 @@ class Table:
     together: tuple[Callable[[dict, Sizes], None], ...] = ()
 
 
-LATER = {
-    "set_bias_strength": "auto"
-}  # parameters that files of format 1 and 2 don't have yet, with what they mean there
+# Parameters that files of earlier formats don't have yet, with what they mean there: of any class, and by class.
+LATER = {"set_bias_strength": "auto"}
+_OF_KERNELS = {"kernel_approximation": None, "n_components": 1000, "random_state": None}
+LATER_OF = {"KernelMLRHClassifier": _OF_KERNELS, "KernelMLRHClassifierCV": _OF_KERNELS}
 
 
 def check(name: str, cls: type, state: Any) -> None:
@@ -180,7 +185,8 @@ def check(name: str, cls: type, state: Any) -> None:
     # Another version may have other parameters; load warns of it.
     is_of_here = is_ours or state.get("_sklearn_version") == sklearn.__version__
     if is_ours:
-        state.update({key: value for key, value in LATER.items() if key in parameters and key not in state})
+        later = {**LATER, **LATER_OF.get(name, {})}
+        state.update({key: value for key, value in later.items() if key in parameters and key not in state})
     missing = [key for key in parameters if key not in state]
     if is_of_here and missing:
         raise Refused(f"holds a {cls.__name__} without its parameter {missing[0]!r}")
@@ -225,11 +231,12 @@ BOOSTER_BYTES = 40
 OBJECTIVE = {"name": "reg:squarederror", "reg_loss_param": {"scale_pos_weight": "1"}}  # the default; ours is not stored
 
 
-def checked_booster(data: Any, budget: Budget) -> bytes:
-    """The JSON text of an XGBoost model, written anew from its checked parts, since compiled code trusts its arrays.
+def checked_booster(data: Any, budget: Budget) -> tuple[bytes, list[int]]:
+    """The JSON text of an XGBoost model, and the first two numbers of the version that wrote it.
 
-    Raises a Refused unless the trees are trees, and are those of MLRHBoostingClassifier. (Anew, because a text can give
-    one key twice, of which another reader may take the other.)
+    The text is written anew from its checked parts, since compiled code trusts its arrays, and a text can give one key
+    twice, of which another reader may take the other. Raises a Refused unless the trees are trees, and are those of
+    MLRHBoostingClassifier.
     """
     if not Array("u", ("bytes",), high=255).fits(data, {}):
         raise _not_trees("no text")
@@ -265,7 +272,7 @@ def checked_booster(data: Any, budget: Budget) -> bytes:
         raise _not_trees("parameters")
     for number, tree in enumerate(trees["trees"]):
         _check_boosted_tree(tree, number, n_features, budget)
-    return json.dumps(model).encode()
+    return json.dumps(model).encode(), model["version"][:2]
 
 
 LEARNER = (*("attributes", "feature_names", "feature_types", "gradient_booster", "learner_model_param", "objective"),)
@@ -461,9 +468,16 @@ def _kernel_fits(state, sizes):
     """There are rows of the fit, unless the kernel is precomputed; then they are columns of X."""
     if callable(state["kernel"]):  # one of NumPy's functions, which no kernel is
         raise Refused("holds a kernel that is a function")
-    is_precomputed = state["kernel"] == "precomputed"
-    if (state["X_fit_"] is None) != is_precomputed:
+    is_precomputed, kernel_map = state["kernel"] == "precomputed", state.get("kernel_map_")
+    if (state["X_fit_"] is None) != (is_precomputed or kernel_map is not None):
         raise Refused("holds a kernel classifier whose rows don't belong to its kernel")
+    if kernel_map is not None:
+        n_components = sizes["fit_rows"]
+        shape = kernel_map.n_features_in_, kernel_map.n_components, *kernel_map.random_weights_.shape
+        if is_precomputed or n_components == 0 or shape != 2 * (sizes["features"], n_components):
+            raise Refused("holds a kernel classifier whose map is of other features or components")
+    elif len(state["support_"]) != sizes["fit_rows"]:
+        raise Refused("holds a kernel classifier whose support_ is not of its rows")
     if is_precomputed and len(state["support_"]) and state["support_"].max() >= sizes["features"]:
         raise Refused("holds a kernel classifier whose support_ is out of range")
 
@@ -554,9 +568,28 @@ def _constant_or_estimator(state, sizes):
 def _names_match(state, sizes):
     """A Model's parts agree on the number of features."""
     first = state["classifier"] if state["preprocessor"] is None else state["preprocessor"]
-    n_features = getattr(first, "n_features_in_", None)
-    if n_features is not None and n_features != len(getattr(state["schema"], "feature_names", ())):
+    n_features, schema, table = getattr(first, "n_features_in_", None), state["schema"], state.get("table")
+    n_named = len(getattr(schema, "feature_names", ())) if table is None else table.n_features(schema)
+    if n_features is not None and n_features != n_named:
         raise Refused("holds a model of other features than it names")
+
+
+def _columns_are_named(state, sizes):
+    """Texts, dates and nominal features of a Schema are different ones of its features; what is kept is none."""
+    features, special = state["feature_names"], [*state["categories"], *state.get("texts", ()), *state.get("dates", ())]
+    if len(set(special)) < len(special) or not set(special) <= set(features):
+        raise Refused("holds names of texts, dates or nominal columns that are not its features")
+    if set(state.get("kept", ())) & set(features):
+        raise Refused("holds names of columns that are features and are none")
+
+
+def _are_vocabularies(value, sizes):
+    """Whether each name has a tuple of distinct words: the columns of a sparse matrix are counted by it."""
+    return _are_categories(value, sizes) and all(len(set(words)) == len(words) for words in value.values())
+
+
+def _are_parts(value, sizes):
+    return _are_vocabularies(value, sizes) and all(set(parts) <= PARTS.keys() for parts in value.values())
 
 
 def _are_texts(value, sizes):
@@ -598,8 +631,10 @@ KERNEL: dict[str, Form] = {
     **CLASSIFIER,
     "dual_coef_": Array(FLOATS, ("labels", "fit_rows")),
     "X_fit_": Array("fiu", ("fit_rows", "features"), may_be_sparse=True, is_optional=True),
-    "support_": Array("iu", ("fit_rows",), low=0),
+    "support_": Array("iu", ("rows",), low=0),
     "_gamma": Number(low=0.0, high=np.finfo(np.float64).max),
+    "kernel_map_": instance(RBFSampler, optional=True),
+    "kernel_error_": Number(low=0.0, is_optional=True),
 }
 CHAIN: dict[str, Form] = {
     **FORM_OF_Y,
@@ -783,10 +818,34 @@ OURS: dict[str, Table] = {
             "feature_names": TEXTS,
             "label_names": TEXTS,
             "categories": Value(_are_categories, "a mapping to tuples of texts"),
+            **{name: replace(TEXTS, is_optional=True) for name in ("texts", "dates", "kept")},
+            "tags": Value(lambda value, sizes: _are_texts(value, sizes) and len(value) in (0, 2), "two texts", True),
+        },
+        (_columns_are_named,),
+    ),
+    "TableFeatures": Table(
+        {
+            "words": Value(_are_vocabularies, "a mapping to tuples of distinct texts"),
+            "pieces": Value(_are_vocabularies, "a mapping to tuples of distinct texts"),
+            "parts": Value(_are_parts, "a mapping to parts of the calendar"),
+        }
+    ),
+    "AnswerRule": Table(
+        {
+            "temperature": Number(low=TEMPERATURES[0], high=TEMPERATURES[1]),
+            "inside_share": Number(low=1e-9, high=1.0),  # never 0, since a temperature needs possible rows
+            "thresholds": Array(FLOATS, ("labels",), low=-1.0, high=1.0, is_optional=True),
+            "refuse_below": SHARE,
         }
     ),
     "Model": Table(
-        {"preprocessor": has("transform", optional=True), "settings": instance(dict), "validation": instance(dict)},
+        {
+            "preprocessor": has("transform", optional=True),
+            "settings": instance(dict),
+            "validation": instance(dict),
+            "schema": instance(Schema),
+            "table": instance(TableFeatures, optional=True),
+        },
         (_names_match,),
     ),
 }

@@ -6,22 +6,35 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
-from sklearn.metrics import accuracy_score, f1_score, hamming_loss, jaccard_score
+from sklearn.metrics import (
+    accuracy_score,
+    f1_score,
+    hamming_loss,
+    jaccard_score,
+    label_ranking_average_precision_score,
+    ndcg_score,
+    precision_recall_fscore_support,
+    precision_score,
+    roc_auc_score,
+)
 
 __all__ = [
     "FLOOR",
     "NAMES",
+    "RANKING_NAMES",
     "CoveragePoint",
     "Reliability",
     "RiskCoverage",
     "assured_threshold",
     "broken_share",
+    "by_label",
     "empty_share",
     "evaluate",
     "expected_calibration_error",
     "hierarchical_f1",
     "impossible_share",
     "present_rows",
+    "ranking",
     "reliability",
     "risk_coverage",
     "set_log_loss",
@@ -40,6 +53,14 @@ NAMES = {  # titles of the measures of `evaluate`, for tables
     "set_log_loss": "log-loss of the set",
     "impossible_share": "held impossible",
     "empty_share": "empty answers",
+}
+PLACES = (1, 3, 5)  # k of the precisions at k
+RANKING_NAMES = {  # titles of the measures of `ranking`
+    **{f"precision_at_{k}": f"P@{k}" for k in PLACES},
+    "ndcg": "nDCG",
+    "lrap": "LRAP",
+    "auc_macro": "AUC macro",
+    "auc_micro": "AUC micro",
 }
 
 
@@ -83,6 +104,91 @@ def evaluate(Y, predicted, log_prob=None) -> dict[str, float]:
     return measures
 
 
+def ranking(Y, scores) -> dict[str, float]:
+    """Measures of how labels are ranked by scores, such as their marginals, by name; all are scikit-learn's.
+
+    precision_at_1, _3 and _5 are the shares of right labels among the k labels of highest score, averaged over rows
+    (ties go to the lower label; only for k below the number of labels). ndcg is `ndcg_score`, in which a row without
+    labels counts as 0, and lrap `label_ranking_average_precision_score`, in which it counts as 1. auc_macro is the mean
+    area under the ROC curve of the labels that some rows have and others don't, and auc_micro that of all entries. What
+    the rows don't determine is left out: with one label all but the areas, with constant labels these.
+
+    Parameters
+    ----------
+    Y : indicator matrix of shape (n_samples, n_labels)
+    scores : array of shape (n_samples, n_labels)
+        Higher for a label that is more likely.
+
+    Examples
+    --------
+    >>> from mlrh.metrics import ranking
+    >>> round(ranking([[1, 0], [0, 1], [1, 1]], [[0.9, 0.2], [0.7, 0.6], [0.8, 0.9]])["lrap"], 3)
+    0.833
+    """
+    Y, scores = _indicator(Y, "Y"), np.asarray(scores, np.float64)
+    _check_scores(Y, scores)
+    measures = {}
+    if Y.shape[1] > 1:
+        order = np.argsort(-scores, axis=1, kind="stable")
+        for k in (k for k in PLACES if k < Y.shape[1]):
+            first = np.zeros(Y.shape, np.int8)
+            np.put_along_axis(first, order[:, :k], 1, axis=1)
+            measures[f"precision_at_{k}"] = precision_score(Y, first, average="samples", zero_division=0)
+        measures["ndcg"] = ndcg_score(Y, scores)
+        measures["lrap"] = label_ranking_average_precision_score(Y, scores)
+    areas = [area for area in _areas(Y, scores) if area is not None]
+    if areas:
+        measures["auc_macro"] = np.mean(areas)
+        measures["auc_micro"] = roc_auc_score(Y.ravel(), scores.ravel())
+    return {name: float(value) for name, value in measures.items()}
+
+
+def by_label(Y, predicted, scores=None) -> list[dict]:
+    """For each label its measures, by name.
+
+    rows (that have it), predicted (rows that are answered with it), precision, recall and f1 (0 where they are 0/0),
+    and with scores auc, the area under the ROC curve; None where all rows have the label or none has it.
+
+    Parameters
+    ----------
+    Y, predicted : indicator matrices of shape (n_samples, n_labels)
+    scores : array of shape (n_samples, n_labels), optional
+        Higher for a label that is more likely.
+
+    Examples
+    --------
+    >>> from mlrh.metrics import by_label
+    >>> by_label([[1, 0], [1, 1]], [[1, 0], [0, 1]])[0]
+    {'rows': 2, 'predicted': 1, 'precision': 1.0, 'recall': 0.5, 'f1': 0.6666666666666666}
+    """
+    Y, predicted = _indicator(Y, "Y"), _indicator(predicted, "predicted")
+    if Y.shape != predicted.shape:
+        raise ValueError(f"Y and predicted must have the same shape; got {Y.shape} and {predicted.shape}.")
+    # To scikit-learn a single column is two classes.
+    given = (Y, predicted, None) if Y.shape[1] > 1 else (Y[:, 0], predicted[:, 0], [1])
+    shares = precision_recall_fscore_support(*given[:2], labels=given[2], average=None, zero_division=0)[:3]
+    counts = (Y.sum(axis=0, dtype=np.int64), predicted.sum(axis=0, dtype=np.int64))
+    names = ("rows", "predicted", "precision", "recall", "f1")
+    columns = [column.tolist() for column in (*counts, *shares)]
+    lines = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    if scores is not None:
+        scores = np.asarray(scores, np.float64)
+        _check_scores(Y, scores)
+        lines = [{**line, "auc": area} for line, area in zip(lines, _areas(Y, scores), strict=True)]
+    return lines
+
+
+def _areas(Y, scores):
+    """The area under the ROC curve of each label; None where the label is constant."""
+    varies = np.ptp(Y, axis=0) > 0
+    return [float(roc_auc_score(Y[:, k], scores[:, k])) if varies[k] else None for k in range(Y.shape[1])]
+
+
+def _check_scores(Y, scores):
+    if scores.shape != Y.shape or np.isnan(scores).any():
+        raise ValueError(f"scores must have the shape of Y, {Y.shape}, without NaN; got {scores.shape}.")
+
+
 def set_log_loss(log_prob, floor=FLOOR) -> float:
     """Mean of -log max(P, floor) over the probabilities P of the true sets, from their logarithms (n_samples,).
 
@@ -97,7 +203,7 @@ def set_log_loss(log_prob, floor=FLOOR) -> float:
     if not isinstance(floor, int | float) or not 0 <= floor < 1:
         raise ValueError(f"floor must be a probability below 1; got {floor!r}.")
     lowest = np.log(floor) if floor > 0 else -np.inf
-    return float(np.mean(-np.maximum(_log_probabilities(log_prob), lowest)))
+    return float(np.mean(-np.maximum(_log_probabilities(log_prob), lowest))) + 0.0  # not -0.0
 
 
 def impossible_share(log_prob) -> float:

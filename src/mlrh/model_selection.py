@@ -140,6 +140,11 @@ def _kinds(y):
 def _labels(y):
     """y as a sparse indicator matrix of floats; a column per class where y has one class per row."""
     if not sparse.issparse(y):
+        if isinstance(y, list | tuple) and _are_label_sets(y):
+            raise ValueError(
+                "y must be an indicator matrix or one class per row; got a list of label sets. "
+                "MultiLabelBinarizer().fit_transform(y) makes the matrix."
+            )
         if np.ndim(y) == 1:
             classes, number = np.unique(np.asarray(y), return_inverse=True)
             shape = (len(number), len(classes))
@@ -152,6 +157,13 @@ def _labels(y):
     if (Y.data != 1).any():
         raise ValueError(f"y must contain only 0 and 1; found {Y.data[Y.data != 1][0]}.")
     return Y
+
+
+def _are_label_sets(rows):
+    """Whether rows are sets, or lists of different lengths: as classes, nearly every row would be one of its own."""
+    if any(isinstance(row, set | frozenset) for row in rows):
+        return True
+    return len({len(row) for row in rows if isinstance(row, list | tuple)}) > 1
 
 
 def _rarest_first(kinds, rng):
@@ -183,7 +195,8 @@ def _deal(kinds, shares, order, *, whole_rows):
     for unit in order:
         carried = slice(kinds.indptr[unit], kinds.indptr[unit + 1])
         kind, amount = kinds.indices[carried], kinds.data[carried]
-        lacking = (amount * weight[kind]) @ (wanted[kind] - given[kind]) * scale
+        # Summed row by row, not by BLAS, whose rounding differs between processors: it would decide ties.
+        lacking = ((amount * weight[kind])[:, None] * (wanted[kind] - given[kind])).sum(axis=0) * scale
         lacking[room < 1] = -np.inf
         best = int(np.argmax(lacking))
         part[unit] = best

@@ -36,8 +36,8 @@ from mlrh.spaces import LabelSpace
 
 __all__ = ["ModelFileError", "load", "save"]
 
-FORMAT = 3
-FORMATS = (1, 2, FORMAT)  # that are read
+FORMAT = 6
+FORMATS = (1, 2, 3, 4, 5, FORMAT)  # that are read
 HEADER = "mlrh.json"
 
 # The classes of ours that a file may hold: the name in files, which never changes, and where the class is now. A rule
@@ -70,6 +70,8 @@ OURS = {
     "KeptRows": "mlrh.estimators.linear._KeptRows",
     "ToDense": "mlrh.estimators.auto.ToDense",
     "Schema": "mlrh.data.containers.Schema",
+    "AnswerRule": "mlrh.automatic.AnswerRule",
+    "TableFeatures": "mlrh.estimators._table_features.TableFeatures",
     "Model": "mlrh.automatic.Model",
 }
 NAMES = {place: name for name, place in OURS.items()}
@@ -231,7 +233,15 @@ def _from_bytes(data, shown, spaces, *, accepts, limit):
         with warnings.catch_warnings():
             # Said once by load, and of MAJOR.MINOR only, not by every estimator.
             warnings.simplefilter("ignore", InconsistentVersionWarning)
-            return _Decoder(shown, header["format"], spaces, budget)(tree), _differences(header)
+            try:
+                return _Decoder(shown, header["format"], spaces, budget)(tree), _differences(header)
+            except Foreign:
+                raise
+            except Refused as error:
+                if header["format"] == FORMAT:
+                    raise
+                # Chains of format 3 had other parameters, and nothing in them says what the new ones were.
+                raise Refused(f"{error}; an earlier version of mlrh saved it, so fit it again") from error
 
 
 @contextmanager
@@ -414,6 +424,8 @@ class _Encoder:
                 f"{where} can't be saved, because it is a fitted {kind.__name__} with the results of all candidates; "
                 "save its best_estimator_, or put that in its place."
             )
+        if hasattr(value, "to_local"):
+            raise ModelFileError(f"{where} can't be saved, because it needs a cluster; save what its to_local() gives.")
         if isinstance(value, BaseEstimator) and _name(kind).startswith("sklearn."):
             return self._estimator(value, where)
         return value if isinstance(value, np.generic) else _checked(value, where)
@@ -579,13 +591,20 @@ class _Decoder:
         return TREES[kind](X, **options)
 
     def _booster(self, json):
-        text = _fitted.checked_booster(json, self._budget)
+        text, saved = _fitted.checked_booster(json, self._budget)
         try:
             import xgboost
         except ImportError:
             raise ModelFileError(
-                f'{self._shown} holds boosted trees, which need XGBoost: pip install "mlrh[boosting]".'
+                f'{self._shown} holds boosted trees, which need XGBoost: pip install "xgboost>=2.1".'
             ) from None
+        # Earlier versions load what later ones wrote, and predict something else where there are categories.
+        here = list(map(int, xgboost.__version__.split(".")[:2]))
+        if saved > here:
+            raise ModelFileError(
+                f"{self._shown} holds boosted trees of XGBoost {saved[0]}.{saved[1]}, which {here[0]}.{here[1]} would "
+                "read otherwise; update XGBoost."
+            )
         return xgboost.Booster(model_file=bytearray(text))
 
     def _compressed(self, kind, shape, data, indices, indptr):

@@ -13,6 +13,7 @@ import zipfile
 from contextlib import suppress
 from functools import cache, partial
 from itertools import count
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -72,7 +73,7 @@ class Case(NamedTuple):
     is_changed: bool = True
 
 
-def run(seconds: float, seed: int) -> int:
+def run(seconds: float, seed: int, most: float = inf) -> int:
     """The number of cases tried; an AssertionError names the seed of the first with a fault."""
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -83,7 +84,7 @@ def run(seconds: float, seed: int) -> int:
             assert fault is None, f"the file of {case.name} as it is: {fault}"
         end = time.monotonic() + seconds  # from here on: imports and fits take longer than many cases
         for number in count():
-            if time.monotonic() > end:
+            if number >= most or time.monotonic() > end:
                 return number
             case = drawn(Random(seed + number))
             fault = worker.fault(case)
@@ -125,6 +126,8 @@ MODELS = {
     "observed": (MLRHClassifier(label_space="observed", **FAST), X, sparse.csr_array(Y)),
     "kernel": (KernelMLRHClassifier(**FAST), sparse.csr_array(X * (X > 0)), Y),
     "precomputed": (KernelMLRHClassifier(kernel="precomputed", **FAST), X @ X.T, Y),
+    "nystroem": (KernelMLRHClassifier(kernel_approximation="nystroem", n_components=5, random_state=0, **FAST), X, Y),
+    "fourier": (KernelMLRHClassifier(kernel_approximation="fourier", n_components=5, random_state=0, **FAST), X, Y),
     "chosen": (MLRHClassifierCV(Cs=[0.1, 1.0], cv=2, **FAST), X, Y),
     "chosen kernel": (KernelMLRHClassifierCV(Cs=[1.0], cv=2, label_space="observed", **FAST), X, Y),
     "calibrated": (CalibratedSets(MLRHClassifier(**FAST), cv=2), X, Y),

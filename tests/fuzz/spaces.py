@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from itertools import product
+from math import inf
 
 import numpy as np
 
@@ -58,12 +59,12 @@ class Case:
         return replace(self, distribution=conditioned, sets=self.sets[left], log_weights=log_weights)
 
 
-def run(seconds: float, seed: int) -> int:
-    """Try random cases for so many seconds; returns their number. An AssertionError names the seed of its case."""
+def run(seconds: float, seed: int, most: float = inf) -> int:
+    """Try up to `most` random cases for so many seconds; returns their number. AssertionErrors name a case's seed."""
     for make in SPACES.values():  # compiles what most cases need, before the clock starts
         check_case(make, np.random.default_rng(0))
     end, n = time.monotonic() + seconds, 0
-    while time.monotonic() < end:
+    while n < most and time.monotonic() < end:
         try:
             check(seed + n)
         except Exception as error:

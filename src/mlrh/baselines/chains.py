@@ -7,7 +7,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from mlrh._indicators import as_indicator
 from mlrh._sklearn import num_samples
 from mlrh.baselines._base import _log_proba
-from mlrh.estimators import _targets
+from mlrh.estimators import _device, _targets
 
 
 def independent_set_log_proba(marginals, Y) -> np.ndarray:
@@ -71,6 +71,7 @@ def chain_set_log_proba(chain, X, Y) -> np.ndarray:
     if Y.shape[1] != len(chain.estimators_):
         raise ValueError(f"Y must have {len(chain.estimators_)} columns, one per link; got {Y.shape[1]}.")
     _check_chain(chain)
+    _device.refuse(X, "chain_set_log_proba")
     X = validate_data(chain, X, accept_sparse="csr", reset=False)
     _targets.check_same_length(X, Y)
     earlier = Y[:, chain.order_]

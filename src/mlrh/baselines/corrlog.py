@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from mlrh._sklearn import Interval, check_sample_weight, fit_context
 from mlrh._warnings import warn
 from mlrh.baselines._base import _SetClassifier
-from mlrh.estimators import _features, _targets, _whole_fit
+from mlrh.estimators import _device, _features, _targets, _whole_fit
 from mlrh.spaces import LabelSetDistribution, ObservedSpace
 from mlrh.spaces.base import MAX_ENUMERATED
 
@@ -103,6 +103,7 @@ class CorrLog(_SetClassifier):
 
         sample_weight (n_samples,), if given, counts each row that often; a row of weight 0 is left out.
         """
+        _device.refuse(X, type(self).__name__)
         _features.check(X)
         fitted = copy(self)  # if this fit fails, self keeps the last one
         X = validate_data(fitted, X, accept_sparse="csr", dtype=np.float64)
@@ -164,6 +165,7 @@ class CorrLog(_SetClassifier):
     def _scores(self, X):
         """w x + b, (n_samples, n_labels); 0 for a constant label."""
         check_is_fitted(self)
+        _device.refuse(X, type(self).__name__)
         _features.check(X)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         return X @ self.coef_.T + np.where(np.isfinite(self.intercept_), self.intercept_, 0.0)

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from mlrh._sklearn import Interval, fit_context
 from mlrh.baselines._base import _log_proba, _SetClassifier
 from mlrh.baselines.or_constant import OrConstant
-from mlrh.estimators import _features, _targets, _whole_fit
+from mlrh.estimators import _device, _features, _targets, _whole_fit
 
 MAX_ITER = 2000  # of a logistic regression: features that are not scaled take more than the default of 100
 
@@ -87,6 +87,7 @@ class IBLR(_SetClassifier):
         if self.with_features and self.metric == "precomputed":
             raise ValueError("with_features=True needs features, which metric='precomputed' replaces by distances.")
         fitted = copy(self)  # if this fit fails, self keeps the last one
+        _device.refuse(X, type(self).__name__)
         X = _features.validated(fitted, X, reset=True)
         form, Y = _targets.encode(y)
         _targets.check_same_length(X, Y)
@@ -125,6 +126,7 @@ class IBLR(_SetClassifier):
 
     def _log_marginals(self, X):
         check_is_fitted(self)
+        _device.refuse(X, type(self).__name__)
         X = _features.validated(self, X, reset=False)
         attributes = self._attributes(X, self._shares(X))
         return np.column_stack([_log_proba(each, attributes)[:, 1] for each in self.regressions_.estimators_])

@@ -12,7 +12,7 @@ from sklearn.utils.validation import validate_data
 
 from mlrh._sklearn import HasMethods, fit_context, num_samples
 from mlrh.baselines._base import _has_proba, _log_proba, _SetClassifier, _weights_to_pass_on
-from mlrh.estimators import _features, _targets, _whole_fit
+from mlrh.estimators import _device, _features, _targets, _whole_fit
 from mlrh.estimators._held_out import validated_rows
 from mlrh.spaces import LabelSetDistribution, listed_sets
 from mlrh.spaces.observed import distinct_sets
@@ -69,6 +69,7 @@ class LabelPowerset(MetaEstimatorMixin, _SetClassifier):
         -------
         self
         """
+        _device.refuse(X, type(self).__name__)
         _features.check(X)
         fitted = copy(self)  # if this fit fails, self keeps the last one
         X = validate_data(fitted, X, skip_check_array=True)

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from mlrh._sklearn import Interval, fit_context
 from mlrh.baselines._base import _SetClassifier
-from mlrh.estimators import _features, _targets, _whole_fit
+from mlrh.estimators import _device, _features, _targets, _whole_fit
 
 
 class MLkNN(_SetClassifier):
@@ -75,6 +75,7 @@ class MLkNN(_SetClassifier):
     def fit(self, X, y) -> Self:
         """Fit to X (n_samples, n_features), dense or sparse, and y in any of the forms of MLRHClassifier."""
         fitted = copy(self)  # if this fit fails, self keeps the last one
+        _device.refuse(X, type(self).__name__)
         X = _features.validated(fitted, X, reset=True)
         form, Y = _targets.encode(y)
         _targets.check_same_length(X, Y)
@@ -113,6 +114,7 @@ class MLkNN(_SetClassifier):
 
     def _marginals(self, X):
         check_is_fitted(self)
+        _device.refuse(X, type(self).__name__)
         X = _features.validated(self, X, reset=False)
         counts, labels = self._counts(X), np.arange(len(self.prior_))
         absent = (1.0 - self.prior_) * self.count_proba_[0, labels, counts]

@@ -12,7 +12,7 @@ from sklearn.utils.validation import validate_data
 
 from mlrh._sklearn import HasMethods, fit_context, num_samples
 from mlrh.baselines._base import _has_proba, _log_proba, _weights_to_pass_on
-from mlrh.estimators import _features, _targets, _whole_fit
+from mlrh.estimators import _device, _features, _targets, _whole_fit
 from mlrh.estimators._held_out import validated_rows
 
 
@@ -57,6 +57,7 @@ class OrConstant(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     @fit_context(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None) -> Self:
         """Fit the estimator to X and classes y (n_samples,), unless all rows of positive weight have the same class."""
+        _device.refuse(X, type(self).__name__)
         _features.check(X)
         fitted = copy(self)  # if this fit fails, self keeps the last one
         X, y = validate_data(fitted, X, y, skip_check_array=True)

@@ -22,7 +22,7 @@ from mlrh._sklearn import HasMethods, Interval, StrOptions, fit_context
 from mlrh.baselines._base import _log_proba, _SetClassifier
 from mlrh.baselines.chains import with_labels
 from mlrh.baselines.or_constant import OrConstant
-from mlrh.estimators import _features, _held_out, _targets, _whole_fit
+from mlrh.estimators import _device, _features, _held_out, _targets, _whole_fit
 from mlrh.spaces import LabelSetDistribution, listed_sets
 from mlrh.spaces.base import MAX_ENUMERATED
 
@@ -44,6 +44,7 @@ class _Chain(_SetClassifier):
 
     def _fit(self, X, y, estimator, sample_weight):
         """Fit the links; estimator is what gets the weights, if they are given."""
+        _device.refuse(X, type(self).__name__)
         _features.check(X)
         fitted = copy(self)  # if this fit fails, self keeps the last one
         X = validate_data(fitted, X, accept_sparse="csr", dtype=np.float64)
@@ -134,6 +135,7 @@ class _Chain(_SetClassifier):
 
     def _validated(self, X):
         check_is_fitted(self)
+        _device.refuse(X, type(self).__name__)
         _features.check(X)
         return validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
 

@@ -1,5 +1,6 @@
 """The scikit-learn classes: validate, compose, expose."""
 
+from mlrh.estimators._held_out import distribution
 from mlrh.estimators.auto import MLRHAuto
 from mlrh.estimators.boosting import MLRHBoostingClassifier
 from mlrh.estimators.calibration import CalibratedSets, isotonic_map
@@ -20,6 +21,7 @@ __all__ = [
     "PooledSets",
     "TunedThresholds",
     "best_thresholds",
+    "distribution",
     "gamma_scale",
     "isotonic_map",
 ]

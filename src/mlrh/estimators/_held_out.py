@@ -13,6 +13,7 @@ import numpy as np
 from scipy import sparse
 from scipy.special import logit
 from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import check_cv
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
@@ -20,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validat
 from mlrh import decisions
 from mlrh._indicators import UNKNOWN, as_indicator
 from mlrh._sklearn import check_sample_weight, num_samples, safe_split
-from mlrh.estimators import _features, _targets
+from mlrh.estimators import _device, _features, _targets
 from mlrh.model_selection import MultilabelStratifiedKFold
 from mlrh.spaces import CardinalitySpace, LabelSetDistribution, LabelSpace
 
@@ -73,13 +74,14 @@ class Task:
     def never(self, rows=None):
         """Which labels none of the rows with these numbers has, (n_labels,)."""
         rows = np.arange(len(self.Y)) if rows is None else rows
-        return ~self.Y[rows][self.weights[rows] > 0].any(axis=0)
+        return ~(self.Y[rows][self.weights[rows] > 0] == 1).any(axis=0)
 
 
-def task(estimator, X, form, Y, sample_weight) -> Task:
-    """The Task of the training rows, checked; form and Y are those of y."""
+def task(estimator, X, form, Y, sample_weight, *, partly_known=False) -> Task:
+    """The Task of the training rows, checked; form and Y are those of y. With partly_known, Y may hold UNKNOWN."""
     _targets.check_same_length(X, Y)
-    _check_every_label_known(Y)
+    if not partly_known:
+        _check_every_label_known(Y)
     weights = check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     name = None if sample_weight is None else name_of_weights(estimator)
     spaces = {key: value for key, value in estimator.get_params().items() if isinstance(value, LabelSpace)}
@@ -89,9 +91,14 @@ def task(estimator, X, form, Y, sample_weight) -> Task:
         # The estimator gets an array, whose columns have no names.
         by_index = {key: space.with_indices(form.classes) for key, space in spaces.items()}
         estimator = clone(estimator).set_params(**by_index)
-    y = form.decode(Y) if form.is_one_class_per_row else Y.astype(np.int64)
+    y = form.decode(Y) if form.is_one_class_per_row else _with_nan(Y)
     y = y[:, 0] if Y.shape[1] == 1 and y.ndim == 2 else y
     return Task(estimator, X, y, Y, form, weights, name)
+
+
+def _with_nan(Y):
+    """Y as estimators take it: whole numbers, or NaN where a label is unknown."""
+    return np.where(Y == UNKNOWN, np.nan, Y) if (Y == UNKNOWN).any() else Y.astype(np.int64)
 
 
 def folds(cv, task) -> list:
@@ -139,6 +146,7 @@ def first_fold(folds) -> np.ndarray:
 def validated_rows(meta, X):
     """X for the estimator within a meta-estimator, which must be fitted; names and number of columns as in training."""
     check_is_fitted(meta)
+    _device.refuse(X, type(meta).__name__)
     _features.check(X)
     shape = getattr(X, "shape", ())
     if len(shape) == 1 and hasattr(meta, "n_features_in_"):
@@ -151,8 +159,7 @@ def name_of_weights(estimator):
     if isinstance(estimator, Pipeline):
         step, last = estimator.steps[-1]
         return f"{step}__{name_of_weights(last)}"
-    # Searches hand on what their fit gets. The class that they all have is private, these two parameters are not.
-    if {"refit", "error_score"} <= estimator.get_params(deep=False).keys():
+    if _is_search(estimator):  # hands on what its fit gets
         return name_of_weights(estimator.estimator)
     if not has_fit_parameter(estimator, "sample_weight"):
         raise ValueError(f"sample_weight must be None, because {type(estimator).__name__}.fit doesn't take it.")
@@ -277,6 +284,36 @@ def distribution_of(fitted, X, form, never) -> LabelSetDistribution:
     return _independent(label_scores(fitted, X, never, "predict_proba"), form)
 
 
+def distribution(model, X) -> LabelSetDistribution:
+    """The distribution of the label set of each row of X, by a fitted model that has such a classifier at its end.
+
+    Parameters
+    ----------
+    model : classifier of mlrh, or one inside pipelines, searches such as GridSearchCV, or FrozenEstimator
+        Also CalibratedSets (its calibrated distribution), TunedThresholds, PooledSets, and a Model of `mlrh fit`.
+    X : rows as the model takes them
+
+    Examples
+    --------
+    >>> import mlrh
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [{"a"}, {"a", "b"}, {"a", "b"}, {"b"}]
+    >>> pipeline = make_pipeline(StandardScaler(), mlrh.MLRHClassifier()).fit(X, y)
+    >>> mlrh.distribution(pipeline, [[1.4]]).mode()
+    array([[1, 1]], dtype=int8)
+    """
+    if hasattr(model, "fit"):  # a Model of `mlrh fit` has none, and is always fitted
+        check_is_fitted(model)
+    if not has_distribution(model):
+        raise ValueError(
+            "model must end in a classifier that has a distribution of label sets, as those of mlrh do (CalibratedSets "
+            f"only with method='temperature'); got {type(model).__name__}."
+        )
+    last, features = _last_step(model, X)
+    return last.distribution(features)
+
+
 def form_and_truth(task, fitted, rows):
     """The form of y in which a classifier of one fold answers; and the true sets of some rows in that form.
 
@@ -302,13 +339,35 @@ def _as_sets(predicted, n_columns):
     return as_indicator(predicted.reshape(-1, n_columns), "The estimator's predictions")
 
 
+def has_distribution(model) -> bool:
+    """Whether a model, fitted or not, ends in a classifier that has a distribution of label sets."""
+    return hasattr(model, "distribution") or ((inner := _inner(model)) is not None and has_distribution(inner))
+
+
 def _last_step(fitted, X):
     """The classifier inside pipelines and searches, and the features that it gets for X."""
-    if hasattr(fitted, "best_estimator_"):
-        return _last_step(fitted.best_estimator_, X)
-    if isinstance(fitted, Pipeline):
-        return _last_step(fitted[-1], fitted[:-1].transform(X) if len(fitted) > 1 else X)
-    return fitted, X
+    inner = None if hasattr(fitted, "distribution") else _inner(fitted)
+    if inner is None:
+        return fitted, X
+    is_longer = isinstance(fitted, Pipeline) and len(fitted) > 1
+    return _last_step(inner, fitted[:-1].transform(X) if is_longer else X)
+
+
+def _inner(model):
+    """What a pipeline, a search or a FrozenEstimator hands its rows to; None where the model is none of these."""
+    if isinstance(model, Pipeline):
+        return model[-1]
+    if isinstance(model, FrozenEstimator):
+        return model.estimator
+    if hasattr(model, "best_estimator_"):
+        return model.best_estimator_
+    return model.estimator if _is_search(model) else None
+
+
+def _is_search(estimator):
+    # The class that all searches have is private, these two parameters are not.
+    params = estimator.get_params(deep=False) if hasattr(estimator, "get_params") else {}
+    return {"refit", "error_score"} <= params.keys()
 
 
 def _decision(classifier, form):
@@ -316,7 +375,7 @@ def _decision(classifier, form):
     decision = getattr(classifier, "decision", "exact_match")
     if form.is_one_class_per_row or decision == "exact_match":
         return None
-    return decisions.resolve(decision, classifier.answer_sizes)
+    return decisions.resolve(decision, getattr(classifier, "answer_sizes", None))
 
 
 def _independent(probabilities, form):

@@ -47,7 +47,7 @@ class MLRHBoostingClassifier(JointClassifier):
     missing (NaN) or categories, and are compared in float32. In a sparse X, an entry that is not stored is missing, not
     0.
 
-    Needs XGBoost: pip install "mlrh[boosting]". An installed xgboost-cpu serves as well.
+    Needs XGBoost: pip install "xgboost>=2.1". An installed xgboost-cpu serves as well.
 
     Parameters
     ----------
@@ -455,7 +455,7 @@ def _xgboost():
     try:
         import xgboost
     except ImportError:
-        raise ImportError('MLRHBoostingClassifier needs XGBoost: pip install "mlrh[boosting]".') from None
+        raise ImportError('MLRHBoostingClassifier needs XGBoost: pip install "xgboost>=2.1".') from None
     return xgboost
 
 

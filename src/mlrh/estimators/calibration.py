@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mlrh import metrics
 from mlrh._sklearn import HasMethods, StrOptions, fit_context
-from mlrh.estimators import _features, _held_out, _targets, _whole_fit
+from mlrh.estimators import _device, _features, _held_out, _targets, _whole_fit
 from mlrh.estimators._held_out import Answers, ask
 from mlrh.spaces import LabelSetDistribution
 
@@ -183,6 +183,7 @@ class CalibratedSets(MetaEstimatorMixin, _targets.SetClassifier):
         -------
         self
         """
+        _device.refuse(X, type(self).__name__)
         _features.check(X)
         fitted = copy(self)  # if this fit fails, self keeps the last one
         X = indexable(validate_data(fitted, X, skip_check_array=True))[0]
@@ -285,10 +286,7 @@ class CalibratedSets(MetaEstimatorMixin, _targets.SetClassifier):
         weights = np.concatenate([part.weights for part in parts])
         outside = np.concatenate([~part.inside for part in parts])
         if outside.all() and self.method == "temperature":
-            raise ValueError(
-                f"A temperature needs held-out rows whose set the estimator holds possible; it excludes all "
-                f"{len(outside)}. Use method='isotonic', a larger label space or more rows."
-            )
+            raise ValueError(f"{_all_outside(len(outside))} Use method='isotonic', a larger label space or more rows.")
         self._weights, self.outside_share_ = weights, float(np.average(outside, weights=weights))
         calibrate = CALIBRATIONS[self.method]
         raw = [(part.answers.confidence(1.0), part.correct(1.0)) for part in parts]
@@ -359,6 +357,25 @@ class _Calibration:
     def confidence(self, answers):
         confidence = self.inside_share * answers.confidence(self.temperature)
         return confidence if self.regression is None else self.regression.predict(confidence)
+
+
+def calibration_of(distributions, truths) -> _Calibration:
+    """The temperature and the share of possible rows that held-out rows ask for, as in CalibratedSets.
+
+    Parameters
+    ----------
+    distributions : list of LabelSetDistribution, one for each fold
+    truths : list of indicator matrices, the true sets of their rows
+    """
+    every = zip(distributions, truths, strict=True)
+    parts = [_Part(Answers(d, Y, None), Y, np.ones(len(Y), bool), np.ones(len(Y))) for d, Y in every]
+    if not any(part.inside.any() for part in parts):
+        raise ValueError(f"{_all_outside(sum(map(len, truths)))} Use a larger label space or more rows.")
+    return _by_temperature(parts)
+
+
+def _all_outside(n_rows):
+    return f"A temperature needs held-out rows whose set the estimator holds possible; it excludes all {n_rows}."
 
 
 def _by_temperature(parts):

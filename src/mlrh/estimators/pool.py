@@ -17,7 +17,7 @@ from sklearn.utils.validation import validate_data
 
 from mlrh import decisions
 from mlrh._sklearn import StrOptions, fit_context, safe_indexing
-from mlrh.estimators import _features, _held_out, _targets, _whole_fit
+from mlrh.estimators import _device, _features, _held_out, _targets, _whole_fit
 from mlrh.spaces import CardinalitySpace, LabelSetDistribution, Mixture, geometric_mean
 from mlrh.spaces.mixture import checked_weights, geometric_likelihood
 
@@ -145,11 +145,14 @@ class PooledSets(MetaEstimatorMixin, _targets.SetClassifier):
         self
         """
         self._check_members()
+        _device.refuse(X, type(self).__name__)
         _features.check(X)
         fitted = copy(self)  # if this fit fails, self keeps the last one
         X = indexable(validate_data(fitted, X, skip_check_array=True))[0]
         form, Y = _targets.encode(y, partly_known=True)
-        tasks = [_held_out.task(member, X, form, Y, sample_weight) for _, member in self.estimators]
+        # Weights that are given need no held-out rows, and so no row whose labels are all known.
+        options = {"partly_known": not isinstance(self.weights, str)}
+        tasks = [_held_out.task(member, X, form, Y, sample_weight, **options) for _, member in self.estimators]
         self._check_decision(tasks[0].form)
         fitted.weights_ = self._chosen_weights(tasks)
         fitted.estimators_ = Parallel(n_jobs=self.n_jobs)(delayed(task.fit)() for task in tasks)

@@ -20,7 +20,8 @@ from sklearn.utils.validation import validate_data
 
 from mlrh._indicators import as_indicator
 from mlrh._sklearn import HasMethods, Interval, StrOptions, check_sample_weight, fit_context
-from mlrh.estimators import _features, _held_out, _targets, _whole_fit
+from mlrh.estimators import _device, _features, _held_out, _targets, _whole_fit
+from mlrh.spaces import LabelSetDistribution
 
 MAX_SWEEPS = 100  # over the labels, in coordinate ascent: bounds the time; a handful is usual
 TIE = 1e-12  # values this close, relative to their magnitude, are equal: the order of a sum over rows changes less
@@ -87,6 +88,22 @@ def best_thresholds(Y, scores, *, metric="f1_macro", per_label=True, beta=1.0, s
     ends = PROBABILITIES if scores.min() >= 0 and scores.max() <= 1 else DECISION_VALUES
     rows = Rows(scores, Y, weights, np.zeros(len(Y), np.int64), ends).take(weights > 0)
     return tune(rows, metric_of(metric, beta), np.full(Y.shape[1], bool(per_label)))[0]
+
+
+def thresholds_of(distributions, truths, metric) -> np.ndarray:
+    """Thresholds (n_labels,) for marginals that held-out rows ask for, as in TunedThresholds.
+
+    Parameters
+    ----------
+    distributions : list of LabelSetDistribution, one for each fold
+    truths : list of indicator matrices, the true sets of their rows
+    metric : as for TunedThresholds
+    """
+    marginals = np.vstack([distribution.marginals() for distribution in distributions]).astype(np.float64)
+    fold = np.repeat(np.arange(len(truths)), list(map(len, truths)))
+    rows = Rows(marginals, np.vstack(truths), np.ones(len(fold)), fold, PROBABILITIES)
+    raised = distributions[0].take(slice(0, 1)).raised_thresholds
+    return tune(rows, metric_of(metric, 1.0), seen_in_every_fold(rows), raised)[0]
 
 
 class TunedThresholds(MetaEstimatorMixin, _targets.SetClassifier):
@@ -197,6 +214,7 @@ class TunedThresholds(MetaEstimatorMixin, _targets.SetClassifier):
         self
         """
         metric = metric_of(self.metric, self.beta)
+        _device.refuse(X, type(self).__name__)
         _features.check(X)
         fitted = copy(self)  # if this fit fails, self keeps the last one
         X = indexable(validate_data(fitted, X, skip_check_array=True))[0]
@@ -221,6 +239,11 @@ class TunedThresholds(MetaEstimatorMixin, _targets.SetClassifier):
         estimator_.predict_proba(X) there.
         """
         return self._scores(X)
+
+    @available_if(lambda self: _held_out.has_distribution(getattr(self, "estimator_", self.estimator)))
+    def distribution(self, X) -> LabelSetDistribution:
+        """The estimator's distribution of the label set of each row of X, which thresholds don't change."""
+        return _held_out.distribution(self.estimator_, _held_out.validated_rows(self, X))
 
     def decision_function(self, X) -> np.ndarray:
         """The estimator's probability, or decision value, less the threshold: above 0 where predict takes the label.
