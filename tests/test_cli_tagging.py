@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import wait_until
 from typer.testing import CliRunner
 
 from mlrh import automatic, persistence
@@ -42,7 +43,7 @@ def tagging(scenes, folder, *options):
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     try:
         said = process.stderr.readline() + process.stderr.readline()
-        found = re.search(r"The page is at http://127\.0\.0\.1:(\d+)/\?token=([\w-]+)", said)
+        found = re.search(r"The page is at http://127\.0\.0\.1:(\d+)/tag\?token=([\w-]+)", said)
         assert found, said
         process.said = said
         yield process, (int(found[1]), found[2])
@@ -52,10 +53,10 @@ def tagging(scenes, folder, *options):
         process.stderr.close()
 
 
-def ask(page, path, body=None):
+def ask(page, path, body=None, order=True):
     port, token = page
     connection = HTTPConnection("127.0.0.1", port, timeout=20)
-    content = None if body is None else json.dumps({"order": "file", **body})
+    content = None if body is None else json.dumps({**({"order": "file"} if order else {}), **body})
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
     connection.request("POST" if body else "GET", path, content, headers)
     answer = json.loads(connection.getresponse().read())
@@ -67,6 +68,7 @@ def click(page, row, label, value):
     return ask(page, "/api/decide", {"row": row, "label": label, "value": value})
 
 
+@pytest.mark.slow
 def test_clicks_survive_a_kill_and_the_same_command_goes_on(scenes, tmp_path):
     rows, decisions = tmp_path / "test.csv", tmp_path / "test-confirmed.csv"
     rows.write_bytes((scenes / "test.csv").read_bytes())
@@ -104,7 +106,7 @@ def tag(scenes, monkeypatch):
     def stderr_of(*arguments, decisions=((3, "digit 1", 1),), **options):
         def person(server):
             for decision in decisions:
-                server.session.decide(*decision)
+                server.tagging.session.decide(*decision)
             server.server_close()
             raise KeyboardInterrupt
 
@@ -142,6 +144,41 @@ def test_a_page_closed_without_a_decision_names_no_file(scenes, tag, tmp_path):
     assert "Stopped; nothing was decided." in told and not (tmp_path / "none.csv").exists()
 
 
+@pytest.mark.slow
+def test_the_page_retrains_by_the_command_that_fits_to_decisions_and_answers_by_its_model(scenes, tmp_path):
+    write(TRAIN, tmp_path / "train.csv")
+    options = [str(scenes / "test.csv"), "-o", "confirmed.csv", "--also", "train.csv", "--show", "digit 1,pixel_0_0"]
+    with tagging(scenes, tmp_path, *options) as (_, page):
+        cells = ask(page, "/api/row?row=3")["cells"]
+        assert [cell["name"] for cell in cells] == ["digit 1", "pixel_0_0"]
+        assert ask(page, "/api/session")["can_retrain"]
+        for row in range(1, 11):
+            answer = ask(page, "/api/accept", {"row": row})
+        assert retrain(page)["state"] == "running"
+        wait_until(lambda: ask(page, "/api/retraining")["state"] != "running", seconds=300)
+        state = ask(page, "/api/retraining")
+        assert state["state"] == "done" and state["sentence"].startswith("Retrained with 10 decided rows"), state
+        answer = ask(page, "/api/row?row=11")
+        row = dict(zip(TEST.feature_names, TEST.X[10].tolist(), strict=True))
+        served = ask(page, "/distribution", {"rows": [row]}, order=False)["distributions"][0]
+    model = persistence.load(tmp_path / "confirmed.mlrh")
+    assert model.settings["n_rows"] == 70
+    for labels in (answer["labels"], served["labels"]):  # of the page and of the service
+        marginals = [label["marginal"] for label in labels]
+        np.testing.assert_allclose(marginals, model.distribution(TEST).marginals()[10], rtol=1e-9)
+
+
+def retrain(page):
+    port, token = page
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request(
+        "POST", "/api/retrain", "{}", {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+    )
+    answer = json.loads(connection.getresponse().read())
+    connection.close()
+    return answer
+
+
 def test_rows_of_standard_input_are_tagged_into_the_file_that_is_named(scenes, tag, tmp_path):
     rows = (scenes / "test.csv").read_bytes()
     told = tag("-", "-o", tmp_path / "named.csv", decisions=[(15, "digit 9", 0)], input=rows)
@@ -161,6 +198,12 @@ def test_rows_of_standard_input_are_tagged_into_the_file_that_is_named(scenes, t
         (("{}/model.mlrh", "{}/test.csv", "-o", "notes.csv"), "notes.csv, line 1: the columns must be row and the"),
         (("{}/model.mlrh", "{}/test.csv", "-o", "many.csv"), "many.csv, line 2: rows must be different numbers from 1"),
         (("{}/model.mlrh", "{}/test.csv", "-o", "full.csv"), "What is known of row 1 can't be: a label set of this"),
+        (("{}/model.mlrh", "{}/test.csv", "--show", "title"), "There is no column 'title' to show; the file has"),
+        (("{}/model.mlrh", "{}/test.csv", "--show", "a\nb"), "There is no column 'a\\nb' to show; the file has"),
+        (("{}/model.mlrh", "{}/test.csv", "--show", "title,"), "--show must list names, separated by commas; got an"),
+        (("{}/model.mlrh", "{}/test.csv", "--images", "absent"), "The folder of images, absent, is not there"),
+        (("{}/model.mlrh", "{}/test.csv", "--retrained", "{}/model.mlrh"), "choose another name with --retrained"),
+        (("{}/model.mlrh", "{}/test.csv", "--retrained", "notes.csv"), "is not a model file; remove it or choose"),
         (("{}/model.mlrh", "absent.csv"), "absent.csv: no such file"),
         (("absent.mlrh", "{}/test.csv"), "There is no model file absent.mlrh"),
         (("{}/model.mlrh", "{}/test.csv", "--port", "99999"), "Invalid value for '--port'"),

@@ -1,4 +1,4 @@
-"""Every fuzzer for twenty seconds, and that fuzzers find what they look for; `make fuzz` runs them for longer."""
+"""Some hundred cases of every fuzzer, and that fuzzers find what they look for; `make fuzz` runs them for longer."""
 
 import gzip
 import os
@@ -17,14 +17,15 @@ from mlrh.data import DataError, MultilabelData
 if sys.platform != "linux":
     pytest.skip("the limits of time and memory are Linux's", allow_module_level=True)
 
-SECONDS = 20
-SEED = 0  # the same cases each time; only their number depends on the machine
+SEED = 0
+# So many, not so many seconds: a faster machine would try cases here that nobody has looked at.
+CASES = {"model_files": 1500, "readers": 10_000, "requests": 10_000, "spaces": 1500}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(fuzzers()))
-def test_no_case_of_twenty_seconds_is_a_fault(name):
-    assert fuzzers()[name](SECONDS, SEED) > 20
+def test_no_case_is_a_fault(name):
+    assert fuzzers()[name](np.inf, SEED, CASES[name]) >= CASES[name]
 
 
 @pytest.mark.parametrize("name", ("chosen", "columns", "kernel", "powerset"))

@@ -7,7 +7,7 @@ import pytest
 import reference
 from scipy import sparse
 from scipy.special import gammaln
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import StandardScaler
 
 from mlrh.data import DataError
 from mlrh.spaces import CardinalitySpace, ObservedSpace
@@ -292,14 +292,11 @@ def test_sparse_rows_show_what_they_hold_as_dense_ones_do():
         np.testing.assert_allclose([shown[names[k]] for k in stored], scaled[index, stored], rtol=1e-9)
 
 
-def test_a_nominal_value_deviates_as_its_own_column_of_0_and_1():
-    codes = np.array([0, 0, 0, 1, 2, 0, 1, 0.0])[:, None]
-    scaled = StandardScaler().fit_transform(OneHotEncoder(sparse_output=False).fit_transform(codes))
-    features = Features(codes, ["colour"], {"colour": ("red", "blue", "grey")})
-    for index, code in enumerate(codes[:, 0].astype(int)):
-        (shown,) = features(index)
-        assert shown["value"] == ("red", "blue", "grey")[code]
-        assert shown["deviation"] == pytest.approx(scaled[index, code], rel=1e-12)
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_words_are_no_numbers_that_could_stand_out(form):
+    X = form(np.array([[2.0, 1.0], [2.0, 5.0], [2.0, 3.0]]))
+    shown = Features(X, ["colour", "size"], words={"colour"}, scale=([0.5, 3.0], [0.0, 1.0]))
+    assert [[feature["name"] for feature in shown(row)] for row in range(3)] == [["size"]] * 3
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])

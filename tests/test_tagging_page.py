@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from mlrh.spaces import CardinalitySpace
+from mlrh.spaces import CardinalitySpace, Mixture
 from mlrh.web._session import Session
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
@@ -76,7 +76,7 @@ def typed(session, *keys):
     script = "\n".join(
         [
             DOCUMENT,
-            files("mlrh.web").joinpath("page.js").read_text("utf-8"),
+            *(files("mlrh.web").joinpath(name).read_text("utf-8") for name in ("drawing.js", "tag.js")),
             PRESS.replace("KEYS_PRESSED", json.dumps(keys)),
         ]
     ).replace('"use strict";', "")
@@ -152,3 +152,9 @@ def test_the_number_of_sets_is_shown_however_large_it_is(n_labels):
     tenths = round(int(digits[:6]) / 1e4)
     words = f"{tenths // 10}.{tenths % 10} \u00d7 10{exponent}"
     assert f"as uncertain as {words} equally probable sets." in end["entropy"]
+
+
+def test_a_row_whose_entropy_can_not_be_had_is_shown_without_it():
+    members = [CardinalitySpace(16, 0, largest).distribution([[0.0] * 16] * 2) for largest in (1, 2)]
+    _, end = typed(Session(Mixture(members, [0.5, 0.5]), list(map(str, range(16)))), "n")
+    assert end == {"message": "", "entropy": "", "row": 2}

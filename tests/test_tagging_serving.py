@@ -51,8 +51,8 @@ def test_serve_returns_what_was_decided_until_the_interrupt(person, tmp_path):
 
     @person
     def decides(server):
-        server.session.decide(2, "rock", 1)
-        server.session.decide(80, "jazz", 0)
+        server.tagging.session.decide(2, "rock", 1)
+        server.tagging.session.decide(80, "jazz", 0)
         raise KeyboardInterrupt
 
     names = ["rock", "jazz", "folk", "soul"]
@@ -64,7 +64,7 @@ def test_serve_returns_what_was_decided_until_the_interrupt(person, tmp_path):
     np.testing.assert_array_equal(known_of(tmp_path / "c.csv", 80, names), expected)
     assert len(told) == 2 and told[0] == f"Decisions are saved in {tmp_path / 'c.csv'}."
     assert re.match(
-        r"The page is at http://127\.0\.0\.1:\d+/\?token=[\w-]{32} for this machine; Ctrl-C ends it", told[1]
+        r"The page is at http://127\.0\.0\.1:\d+/tag\?token=[\w-]{32} for this machine; Ctrl-C ends it", told[1]
     )
 
 
@@ -83,7 +83,7 @@ def test_going_on_from_a_file_is_told_in_the_terminal_and_to_the_page(person, tm
     else:
         path.write_text(text)
     told, overviews = [], []
-    person(lambda server: overviews.append(server.about))
+    person(lambda server: overviews.append(server.tagging.about))
     serve(classifier, X, output=path, open_browser=False, tell=told.append)
     assert re.match(f"Going on from 1 decided row{words}", told[0]) and len(told) == 2
     assert (overviews[0]["n_resumed"], overviews[0]["output"]) == (1, str(path))
@@ -159,8 +159,9 @@ def test_a_model_of_a_file_shows_its_own_names_and_nominal_values():
         answer = session.decide(1, "warm", 0)
         expected = model.distribution(data.rows([0])).condition([[0, NAN]]).marginals()[0]
         np.testing.assert_allclose([label["marginal"] for label in answer["labels"]], expected, rtol=1e-12)
+        assert {cell["name"]: cell["text"] for cell in answer["cells"]} == {"colour": "red"}
         shown = {feature["name"]: feature["value"] for feature in answer["features"]}
-        assert shown == {"colour": "red", "size": f"{X[0, 1]:.4g}"}
+        assert shown == {"size": f"{X[0, 1]:.4g}"}
         assert about["output"] is None
 
 

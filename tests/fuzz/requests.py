@@ -1,7 +1,8 @@
-"""Raw HTTP requests to the server of the tagging page, mutated byte by byte and made by a grammar.
+"""Raw HTTP requests to the server of a model and of rows to tag, mutated byte by byte and made by a grammar.
 
 The server answers with a well-formed response or closes the connection, prints no traceback, goes on serving, shows
-rows only to who knows the token, loses no change that it has acknowledged, and needs little more memory than at first.
+rows and answers only to who knows the token, loses no change that it has acknowledged, and needs little more memory
+than at first.
 """
 
 import contextlib
@@ -20,11 +21,15 @@ from random import Random
 
 import numpy as np
 
+from mlrh.automatic import Model, choose
+from mlrh.data import MultilabelData
 from mlrh.spaces import CardinalitySpace
 from mlrh.web import known_of
-from mlrh.web._server import HOST, TaggingServer
+from mlrh.web._server import HOST
+from mlrh.web._server import Server as PageServer
 from mlrh.web._session import Session
 from mlrh.web._store import Store
+from mlrh.web._tagging import Tagging
 
 from . import CORPUS
 from ._limits import START_SECONDS, limit_memory
@@ -40,10 +45,11 @@ MOST_IDLE = 20  # connections that are open and say nothing
 EVERY = 20  # cases after which the server is looked at
 NAMES = ("happy", "sad", "<b>calm</b>", "loud")
 N_ROWS = 6
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # before the answer, to who asked for it
 HEAD = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2}) [ -~]*((?:\r\n[!#-'*+.0-9A-Z^-z|~-]+: [\t -~]*)*)")
 
 
-def run(seconds: float, seed: int) -> int:
+def run(seconds: float, seed: int, most: float = MOST) -> int:
     """The number of requests tried; an AssertionError names the seed of the first with a fault."""
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder)) as server:
         end, corpus = time.monotonic() + seconds, kept(server)
@@ -51,7 +57,7 @@ def run(seconds: float, seed: int) -> int:
             fault = server.fault(request, [request])
             assert fault is None, f"{fault}\nthe corpus has {request!r}"
         for number in count():
-            if time.monotonic() > end or number == MOST:
+            if number >= most or time.monotonic() > end:
                 fault = server.fault_so_far()
                 assert fault is None, f"after {number} cases from seed {seed}: {fault}"
                 return len(corpus) + number
@@ -77,6 +83,7 @@ class Server:
         theirs.close()
         assert ours.poll(START_SECONDS), "the server doesn't start"
         self.port, self.token = ours.recv()
+        self._wait_until_ready()
         self._decisions, self._printed = _paths(folder)
         self._expected = np.full((N_ROWS, len(NAMES)), np.nan)
         self._idle: list[socket.socket] = []
@@ -90,6 +97,12 @@ class Server:
             connection.close()
         self._process.kill()
         self._process.join()
+
+    def _wait_until_ready(self):
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answer([self.request("GET", "/ready")]).startswith(b"HTTP/1.1 200"):
+            assert time.monotonic() < deadline, "the model isn't compiled"
+            time.sleep(0.1)
 
     def fault(self, request: bytes, pieces: list[bytes]) -> str | None:
         """What is wrong with the answer to a request that is sent in pieces, and with what it has changed."""
@@ -145,14 +158,14 @@ class Server:
             except ConnectionError:  # closed while something of the request was unread: the rest may be lost
                 parts = parts_of(answer)
                 return answer if parts and parts[1].get("content-length") == str(len(parts[2])) else b""
-        return answer
+        return answer.removeprefix(CONTINUE)
 
     def _fault_of_answer(self, request, answer):
         parts = parts_of(answer)
         if parts is None:
             return f"no HTTP answer: {answer[:300]!r}"
         status, headers, body = parts
-        method = request.decode("latin-1").split()[0]
+        method = (request.decode("latin-1").split() or [""])[0]
         if headers.get("content-length") != str(len(body)) and not (method == "HEAD" and not body):
             return f"Content-Length is {headers.get('content-length')} for {len(body)} bytes"
         if headers.get("x-content-type-options") != "nosniff":
@@ -164,7 +177,7 @@ class Server:
         content = json.loads(body, parse_constant=_refuse)
         if status != 200:
             return _fault_of_sentence(content)
-        if self.token.encode() not in request:
+        if self.token.encode() not in request and list(content) != ["status"]:  # of /health and /ready
             return f"who doesn't know the token is told {content}"
         return self._fault_of_row(method, content) if "row" in content else None
 
@@ -223,10 +236,19 @@ def _serve(connection, folder):
     session = Session(distribution, NAMES, keep=store.keep)
     for change in (lambda: session.decide(1, "sad", 1), session.undo):  # compiles what answers need
         change()
-    server = TaggingServer(session)
+    server = PageServer(Tagging(session), model=_model())
     limit_memory(MEMORY)
     connection.send((server.server_address[1], server.token))
     server.serve_forever()
+
+
+def _model() -> Model:
+    """A model of two columns and the labels of the rows."""
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    X[:, 1] = np.arange(40) % 2
+    Y = np.column_stack([X[:, 0] > 0, X[:, 0] <= 0, X[:, 1] == 0, X[:, 0] > 1]).astype(np.int8)
+    data = MultilabelData(X, Y, ("tempo", "mode"), NAMES, "songs", {"mode": ("major", "minor")})
+    return choose(data, scores="linear", label_space="cardinality", n_folds=2, n_jobs=1)
 
 
 # Cases
@@ -268,14 +290,31 @@ def _change(random):
 
 PATHS = [
     "/",
-    "/page.js",
-    "/page.css",
+    "/start.js",
+    "/tag",
+    "/tag.js",
+    "/tag.css",
+    "/drawing.js",
+    "/drawing.css",
     "/api/session",
     "/api/row",
+    "/api/image",
+    "/api/retraining",
+    "/api/retrain",
     "/api/decide",
     "/api/accept",
     "/api/clear",
     "/api/undo",
+    "/predict",
+    "/predict",
+    "/distribution",
+    "/condition",
+    "/expected",
+    "/model",
+    "/health",
+    "/ready",
+    "/metrics",
+    "/openapi.json",
 ]
 ODD_PATHS = [
     "*",
@@ -291,7 +330,19 @@ ODD_PATHS = [
     "/api/row;x",
     "#",
 ]
-QUERIES = ["?row=1", "?row=6&order=entropy", "?row=0", "?row=", "?", "?row=1&row=2", "?row=1&x", "?row=%00", "?&&&=&"]
+QUERIES = [
+    "?decision=f1",
+    "?answer_sizes=1,",
+    "?row=1",
+    "?row=6&order=entropy",
+    "?row=0",
+    "?row=",
+    "?",
+    "?row=1&row=2",
+    "?row=1&x",
+    "?row=%00",
+    "?&&&=&",
+]
 METHODS = ["GET", "POST", "POST", "PUT", "HEAD", "OPTIONS", "TRACE", "CONNECT", "get", "__init__", "G\xcbT", ""]
 VERSIONS = [
     "HTTP/1.1",
@@ -349,8 +400,15 @@ def _headers(random, server, length):
 
 
 def _json(random, depth):
-    """A JSON text, often an object with the keys that changes have."""
+    """A JSON text, often an object with the keys that changes or questions about rows have."""
     kind = random.random()
+    if depth == 0 and kind < 0.4:
+        row = {"tempo": random.choice(["1.5", "null", "-1e30"]), "mode": random.choice(['"minor"', '"x"', "null"])}
+        cells = [f'"{key}":{value if random.random() < 0.8 else _json(random, 1)}' for key, value in row.items()]
+        parts = ['"rows":[{' + ",".join(cells) + "}]"]
+        more = ['"known":[{"sad":1}]', '"sets":[["loud"]],"metric":"f1"', '"top":2', '"decision":"f1"']
+        parts += random.sample(more, random.choice([0, 0, 1, 1, 2]))
+        return "{" + ",".join(parts) + "}"
     if depth == 0 and kind < 0.8:
         keys = ["row", "label", "value", "order"][: random.choice([4, 4, 4, 2, 1])]
         good = {"row": "1", "label": '"sad"', "value": random.choice("01"), "order": '"file"'}

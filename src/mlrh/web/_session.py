@@ -4,22 +4,25 @@ Knows nothing of HTTP or of files. Rows are numbered from 1 and labels go by the
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from threading import RLock
 from typing import Any
 
 import numpy as np
 from scipy import sparse
-from sklearn.preprocessing import StandardScaler
 
 from mlrh._indicators import UNKNOWN, as_known
-from mlrh.data.containers import listed
+from mlrh.automatic import mean_and_deviation
+from mlrh.data.containers import date_text, listed
 from mlrh.spaces import LabelSetDistribution
+from mlrh.web._rows import Cells
 
 WORDS = {1: "present", 0: "absent", None: "open"}
 ORDERS = ("entropy", "file")
 BRIEF = 24  # labels shown at first where there are many; those that matter for the row come on top
 LIKELY = 0.01  # marginal from which on a label is always shown
+NEAR_ZERO = 0.005  # marginal below which a label is folded away unless it is decided: 0% to a reader of whole percents
+NEVER_FOLDED = 3  # labels that are shown however improbable they are, so that the list is never empty
 SMALLEST_SHARE = 1e-3  # probability from which on a size is shown
 LARGEST_EXPONENT = 700.0  # exp of 710 is no floating point number any more
 
@@ -38,8 +41,12 @@ class Session:
         What is known at the start.
     features : function of a row's index, optional
         Gives a list of dicts that describe the row; the session hands them on.
+    cells : Cells, optional
+        The texts, links and images of the rows that a person reads.
     keep : function of (row number, values of 1, 0 and NaN), optional
         Called after the answer to a change is computed, before the change takes effect; if it raises, nothing changes.
+    least_probability : float, default=0.0
+        A most probable set of less is marked as refused: by itself, the model would not answer with it.
     """
 
     def __init__(
@@ -49,7 +56,9 @@ class Session:
         *,
         known=None,
         features: Callable[[int], list[dict]] | None = None,
+        cells: Cells | None = None,
         keep: Keep | None = None,
+        least_probability: float = 0.0,
     ):
         self._distribution = distribution
         self._names = _checked_names(label_names, distribution.shape)
@@ -59,9 +68,11 @@ class Session:
         self._known = as_known(np.full(shape, np.nan) if known is None else known, shape)
         self._touched = (self._known != UNKNOWN).any(axis=1)
         self._refuse_impossible_rows()
-        self._orders = {"entropy": np.argsort(-distribution.entropy(), kind="stable"), "file": np.arange(shape[0])}
+        self._orders = _orders(distribution)
         self._features = features or (lambda index: [])
+        self._cells = cells or Cells({})
         self._keep = keep or (lambda row, values: None)
+        self._least_probability = least_probability
         self._history: list[tuple[int, np.ndarray]] = []
         self.lock = RLock()
 
@@ -69,6 +80,32 @@ class Session:
         """What is known of all rows, (n_rows, n_labels) of 1, 0 and NaN."""
         with self.lock:
             return _with_nan(self._known)
+
+    def decided(self) -> np.ndarray:
+        """Whether each row has a decision, (n_rows,)."""
+        with self.lock:
+            return self._touched.copy()
+
+    def retrained(self, distribution: LabelSetDistribution, least_probability: float) -> LabelSetDistribution:
+        """From now on answer by another distribution of the same rows and labels; returns the one before.
+
+        least_probability is that of the new model. A ValueError, and no change, if what is known of a row fits no set
+        of it.
+        """
+        orders = _orders(distribution)  # of many rows it takes a while, in which others are answered
+        with self.lock:
+            before = self._distribution, self._sizes
+            if distribution.shape != before[0].shape:
+                what = f"{before[0].shape[0]} rows and {before[0].shape[1]} labels"
+                raise ValueError(f"The model must be about the same {what}; it is about {distribution.shape}.")
+            self._distribution, self._sizes = distribution, distribution.sizes()
+            try:
+                self._refuse_impossible_rows()
+            except BaseException:
+                self._distribution, self._sizes = before
+                raise
+            self._orders, self._least_probability = orders, least_probability
+            return before[0]
 
     def overview(self) -> dict[str, Any]:
         """What doesn't depend on a row: names, sizes, the orders, and in each the first row nobody has looked at."""
@@ -85,12 +122,22 @@ class Session:
         """Everything about one row, given what is known of it; `order` says which rows come before and after.
 
         labels: for each its name, known (1, 0 or None), its marginal, and the marginal given nothing (before).
-        best: the most probable set and its probability. sizes: P(|y| = j) now and before. entropy: of the set in nats,
-        and effective_sets, its exponential: the number of equally probable sets that would be as uncertain, None where
-        that is beyond floating point numbers.
+        best: the most probable set and its probability. is_refused: whether that is too low for an answer. sizes:
+        P(|y| = j) now and before. entropy: of the set in nats, see `entropies`, and effective_sets, its exponential:
+        the number of equally probable sets that would be as uncertain, None where there is no entropy or where that is
+        beyond floating point numbers.
         """
         with self.lock:
             return self._answer(self._checked_row(row), _checked_order(order))
+
+    def image(self, row: int, column: str) -> tuple[str, bytes]:
+        """Type and content of the image of this machine that a cell names; see `Cells.image`."""
+        return self._cells.image(self._checked_row(row), column)
+
+    @property
+    def loads_links(self) -> bool:
+        """Whether cells show images of other hosts."""
+        return self._cells.loads_links
 
     def decide(self, row: int, label: str, value: int | None, order: str = "file") -> dict[str, Any]:
         """The row after a label is said to be present (1), absent (0) or open (None).
@@ -157,7 +204,8 @@ class Session:
     def _answer(self, index, order):
         before, now = self._before(index), self._now(index)
         best = now.mode()
-        entropy = float(now.entropy()[0])
+        (entropy,), (entropy_before,) = entropies(now), entropies(before)
+        probability = float(now.prob(best)[0])
         marginals, marginals_before = now.marginals()[0], before.marginals()[0]
         return {
             "row": index + 1,
@@ -165,11 +213,13 @@ class Session:
             "labels": self._labels(index, marginals, marginals_before),
             "by_probability": np.argsort(-marginals_before, kind="stable").tolist(),
             "brief": self._brief(index, marginals, marginals_before, best[0]),
-            "best": {"labels": self._names_of(best[0]), "probability": float(now.prob(best)[0])},
+            "best": {"labels": self._names_of(best[0]), "probability": probability},
+            "is_refused": probability < self._least_probability,
             "sizes": _sizes(now.cardinality_pmf()[0], before.cardinality_pmf()[0]),
             "entropy": entropy,
-            "entropy_before": float(before.entropy()[0]),
-            "effective_sets": math.exp(entropy) if entropy < LARGEST_EXPONENT else None,
+            "entropy_before": entropy_before,
+            "effective_sets": math.exp(entropy) if entropy is not None and entropy < LARGEST_EXPONENT else None,
+            "cells": self._cells(index),
             "features": self._features(index),
             "n_touched": int(np.count_nonzero(self._touched)),
             "can_undo": bool(self._history),
@@ -202,7 +252,9 @@ class Session:
         """Labels to show at first, by their probability before any decision, so that a click moves no line."""
         order = np.argsort(-marginals_before, kind="stable")
         matters = (self._known[index] != UNKNOWN) | (marginals >= LIKELY) | (best == 1)
-        matters[order[:BRIEF]] = True
+        possible = np.maximum(marginals, marginals_before) >= NEAR_ZERO  # a decision that rules a label out folds none
+        matters[order[:BRIEF]] |= possible[order[:BRIEF]]
+        matters[order[:NEVER_FOLDED]] = True
         return order[matters[order]].tolist()
 
     def _names_of(self, labels):
@@ -240,6 +292,24 @@ class Session:
         if not isinstance(label, str) or label not in self._index:
             raise ValueError(f"The label must be one of the model's {len(self._names)} labels; got {_short(label)}.")
         return self._index[label]
+
+
+def entropies(distribution: LabelSetDistribution) -> list[float | None]:
+    """The entropy of each row's label set in nats; None where a pool of models has too many sets to list them."""
+    try:
+        return distribution.entropy().tolist()
+    except ValueError:
+        return [None] * distribution.shape[0]
+
+
+def _orders(distribution):
+    """The rows' indices in the orders that a person can choose: the most uncertain first, or as in the file.
+
+    Where the entropy can't be had, rows whose most probable set is the least probable come first.
+    """
+    entropy = entropies(distribution)
+    certainty = distribution.log_prob(distribution.mode()) if None in entropy else -np.array(entropy)
+    return {"entropy": np.argsort(certainty, kind="stable"), "file": np.arange(distribution.shape[0])}
 
 
 def _checked_names(names, shape):
@@ -291,43 +361,63 @@ def _short(value):
 # The features of a row that stand out
 
 SHOWN = 10
+STANDS_OUT = 2.0  # standard deviations from the mean; of normal numbers one in twenty is farther
+FAR = 3.0  # of normal numbers, one in four hundred
+OTHER = "another value than all training rows have"
 
 
 class Features:
-    """Features of single rows, those farthest from their mean over all rows first.
+    """Numbers and dates of single rows, those farthest from their mean first.
 
-    The deviation is in standard deviations of the column. A nominal value counts as its 0/1 column would, so that a
-    rare value stands out. In sparse rows only what is stored counts; missing values are left out.
+    The deviation is in standard deviations of the column. In sparse rows only what is stored counts; missing values are
+    left out.
 
     Parameters
     ----------
     X : array or sparse matrix of shape (n_rows, n_features)
     names : sequence of str
-    categories : mapping of str to sequence of str, optional
-        The values of nominal features, whose columns hold their indices.
+    words : collection of str, optional
+        Nominal features and texts, whose columns hold indices of words and so no numbers: they are left out.
+    dates : sequence of str, optional
+        The features that hold dates, as days since 1970.
+    scale : pair of arrays of shape (n_features,), optional
+        Mean and standard deviation of each feature over the rows that the model was fitted to; by default over X.
     """
 
-    def __init__(self, X, names: Sequence[str], categories: Mapping[str, Sequence[str]] | None = None):
+    def __init__(
+        self,
+        X,
+        names: Sequence[str],
+        *,
+        words: Collection[str] = (),
+        dates: Sequence[str] = (),
+        scale=None,
+    ):
         self._X: Any = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X, np.float64)
-        self._names, self._categories = names, categories or {}
-        found = StandardScaler(with_mean=False).fit(self._X)  # the mean is found all the same, sparse rows stay sparse
-        # The deviation is 0 where it is a rounding error.
-        self._mean = found.mean_
-        self._deviation = np.sqrt(np.where(found.var_ > 1e-12 * found.mean_**2, found.var_, 0.0))
+        self._names, self._dates = names, dates
+        self._is_shown = np.array([name not in words for name in names], bool)
+        self._mean, self._deviation = map(np.asarray, mean_and_deviation(self._X) if scale is None else scale)
 
     def __call__(self, index: int) -> list[dict[str, Any]]:
-        """At most SHOWN features of a row: name, value in words, and deviation (None where the column is constant)."""
+        """At most SHOWN features of a row: name, value in words, and deviation (None where the column is constant).
+
+        `words` says the deviation in words, and `stands_out` whether it is large.
+        """
         columns, values = self._values(index)
         deviations = np.array([self._in_deviations(*pair) for pair in zip(columns, values, strict=True)])
         order = np.argsort(-np.abs(np.nan_to_num(deviations)), kind="stable")[:SHOWN]
-        return [
-            {
-                "name": self._names[columns[place]],
-                "value": self._in_words(columns[place], values[place]),
-                "deviation": float(deviations[place]) if np.isfinite(deviations[place]) else None,
-            }
-            for place in order
-        ]
+        return [self._described(columns[place], values[place], float(deviations[place])) for place in order]
+
+    def _described(self, column, value, deviation):
+        is_other = np.isnan(deviation) and not np.isclose(value, self._mean[column])
+        words = OTHER if is_other else _compared(deviation)
+        return {
+            "name": self._names[column],
+            "value": self._in_words(column, value),
+            "deviation": deviation if np.isfinite(deviation) else None,
+            "words": words,
+            "stands_out": bool(abs(deviation) >= STANDS_OUT) or words == OTHER,
+        }
 
     def _values(self, index):
         """Columns and values of the row that are there."""
@@ -336,17 +426,22 @@ class Features:
             columns, values = row.indices, row.data
         else:
             columns, values = np.arange(self._X.shape[1]), self._X[index]
-        there = ~np.isnan(values)
+        there = self._is_shown[columns] & ~np.isnan(values)
         return columns[there].tolist(), values[there].tolist()
 
     def _in_deviations(self, column, value):
         mean, deviation = self._mean[column], self._deviation[column]
-        if self._names[column] in self._categories:
-            codes = self._X[:, [column]]
-            share = float(((codes.toarray() if sparse.issparse(codes) else codes) == value).mean())
-            mean, deviation, value = share, np.sqrt(share * (1 - share)), 1.0
         return (value - mean) / deviation if deviation > 0 else np.nan
 
     def _in_words(self, column, value):
-        words = self._categories.get(self._names[column])
-        return f"{value:.4g}" if words is None else str(words[int(value)])
+        return date_text(value) if self._names[column] in self._dates else f"{value:.4g}"
+
+
+def _compared(deviation):
+    """How a number compares with its mean, in words."""
+    if np.isnan(deviation):
+        return "the same in all rows"
+    side = "above" if deviation > 0 else "below"
+    if abs(deviation) >= FAR:
+        return f"far {side} the mean"
+    return f"well {side} the mean" if abs(deviation) >= STANDS_OUT else "near the mean"

@@ -57,6 +57,22 @@ def known_of(path, n_rows: int, label_names: Sequence[str] | None = None) -> np.
     return _read(load(path), n_rows, label_names).known
 
 
+def labels_of(path) -> list[str]:
+    """The names of the labels that a file of decisions is about."""
+    source = load(path)
+    records = _records(source)
+    return _header(source, records, None)[0][1:]
+
+
+def checked(path, fingerprints: Sequence[str], label_names: Sequence[str]) -> np.ndarray:
+    """What a file of decisions says of the rows with these fingerprints, (n_rows, n_labels) of 1, 0 and NaN.
+
+    A DataError if it has another fingerprint for one of the rows, or other labels.
+    """
+    cure = "say with --like which model they were made with"
+    return _checked(load(path), fingerprints, label_names, cure).known
+
+
 class Store:
     """A file of decisions that is replaced as a whole with every change, so that it is complete at any time.
 
@@ -116,17 +132,7 @@ class Store:
         """What the file says; a DataError if it has another fingerprint for one of the rows."""
         if self._seen is None:
             return _Found(np.full((len(self._fingerprints), len(label_names)), np.nan), {})
-        source = load(path)
-        found = _read(source, len(self._fingerprints), label_names)
-        others = [row for row, (_, text) in found.fingerprints.items() if text != self._fingerprints[row - 1]]
-        if others:
-            raise source.error(
-                f"the decisions are about other rows: {len(others)} of {len(found.fingerprints)} have other features "
-                f"here, row {others[0]} first; choose another file, or delete its column {FINGERPRINT} to go on from "
-                "it all the same.",
-                line=found.fingerprints[others[0]][0],
-            )
-        return found
+        return _checked(load(path), self._fingerprints, label_names, "choose another file")
 
     def _row_line(self, row, values):
         return csv_line([row, *(TEXTS.get(value, "") for value in values.tolist()), self._fingerprints[row - 1]])
@@ -183,6 +189,20 @@ class _Found(NamedTuple):
     fingerprints: dict[int, tuple[int, str]]
 
 
+def _checked(source, own, label_names, cure):
+    """What the file says; a DataError if it has other fingerprints for some rows than their own."""
+    found = _read(source, len(own), label_names)
+    others = [row for row, (_, text) in found.fingerprints.items() if text != own[row - 1]]
+    if others:
+        raise source.error(
+            f"the decisions are about other rows: {len(others)} of {len(found.fingerprints)} have other features "
+            f"here, row {others[0]} first; {cure}, or delete its column {FINGERPRINT} to go on from "
+            "it all the same.",
+            line=found.fingerprints[others[0]][0],
+        )
+    return found
+
+
 def _digest(content):
     return sha256(content).digest() if content else None
 
@@ -197,14 +217,7 @@ def _check_names(path, names):
 
 def _read(source: Source, n_rows, label_names) -> _Found:
     records = _records(source)
-    if not records:
-        raise source.error("has no header; it must begin with a line that names the columns row and the labels.")
-    line, header = records[0][0], list(map(unguarded, records[0][1]))
-    place = header.index(FINGERPRINT) if FINGERPRINT in header else None
-    header = _without(header, place)
-    wanted = "row and one column per label" if label_names is None else f"row and the labels {_few(label_names)}"
-    if header[0] != "row" or len(header) < 2 or (label_names is not None and header[1:] != list(label_names)):
-        raise source.error(f"the columns must be {wanted}; found {_few(header)}. Choose another file.", line)
+    header, place = _header(source, records, label_names)
     known, fingerprints, seen = np.full((n_rows, len(header) - 1), np.nan), {}, set()
     for line, record in records[1:]:
         if len(record) != len(records[0][1]):
@@ -219,6 +232,19 @@ def _read(source: Source, n_rows, label_names) -> _Found:
         if place is not None and record[place].strip():
             fingerprints[row] = line, record[place].strip()
     return _Found(known, fingerprints)
+
+
+def _header(source, records, label_names):
+    """Names of the columns but that of the fingerprint, and its place or None."""
+    if not records:
+        raise source.error("has no header; it must begin with a line that names the columns row and the labels.")
+    line, header = records[0][0], list(map(unguarded, records[0][1]))
+    place = header.index(FINGERPRINT) if FINGERPRINT in header else None
+    header = _without(header, place)
+    wanted = "row and one column per label" if label_names is None else f"row and the labels {_few(label_names)}"
+    if header[0] != "row" or len(header) < 2 or (label_names is not None and header[1:] != list(label_names)):
+        raise source.error(f"the columns must be {wanted}; found {_few(header)}. Choose another file.", line)
+    return header, place
 
 
 def _records(source):

@@ -1,14 +1,13 @@
 // Draws what the server computes, and tells it what a person clicks. Computes nothing itself.
 "use strict";
 
-const $ = (id) => document.getElementById(id);
 const lines = new Map(); // label -> the elements of its line, made once
 let overview = null;
 let row = null; // the last answer about a row
 let showsAll = false;
 let pending = Promise.resolve(); // one action after the other, each about what is shown after those before it
 let failures = 0; // actions that wait behind one that fails are dropped
-const token = new URLSearchParams(location.search).get("token") || "";
+let loaded = []; // addresses of images in memory, of the row that is shown
 
 start();
 
@@ -22,6 +21,9 @@ async function start() {
   $("name").textContent = overview.name;
   document.title = `${overview.name} – mlrh tag`;
   $("output").textContent = overview.output ? `Every decision is saved at once in ${overview.output}${resumed()}.` : "";
+  $("retrain").hidden = !overview.can_retrain;
+  showOther(overview.has_service);
+  if (overview.can_retrain) watch();
   const wanted = Number(location.hash.slice(1));
   ask(() => show(wanted >= 1 && wanted <= overview.n_rows ? wanted : overview.start[order()]));
 }
@@ -34,18 +36,22 @@ function resumed() {
 // Requests
 
 async function send(path, body) {
+  const response = await request(path, body);
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error);
+  return answer;
+}
+
+async function request(path, body) {
   const options = { headers: { Authorization: `Bearer ${token}` } };
   if (body) {
     options.method = "POST";
     options.headers["Content-Type"] = "application/json";
     options.body = JSON.stringify(body);
   }
-  const response = await fetch(path, options).catch(() => {
+  return fetch(path, options).catch(() => {
     throw new Error("No answer: the program that serves this page has ended. Start it again and open the new address that it prints.");
   });
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error);
-  return answer;
 }
 
 // Runs an action when those before it are done; it gives an answer to draw, or nothing.
@@ -114,9 +120,16 @@ function draw(answer) {
   drawPlace();
   drawLabels(isOther);
   drawBest();
-  drawSizes();
+  drawColumns($("sizes"), row.sizes);
   drawEntropy();
-  drawFeatures();
+  if (isOther) drawRow();
+  rescueFocus();
+}
+
+// A button that is disabled while it has the focus would take the keyboard with it.
+function rescueFocus() {
+  const had = document.activeElement;
+  if (had && had.disabled) focusLine($("labels").firstElementChild);
 }
 
 function drawPlace() {
@@ -138,12 +151,13 @@ function drawLabels(isOther) {
   if (wanted.length !== list.children.length || wanted.some((item, place) => item !== list.children[place])) {
     list.replaceChildren(...wanted);
   }
-  shown.forEach(drawLabel);
+  shown.forEach((label) => drawLine(line(label.name), label));
   keepFocus(hadFocus, isOther);
   $("none").hidden = shown.length > 0;
   const hidden = row.labels.length - row.brief.length;
   $("all").hidden = hidden === 0 || $("find").value.trim() !== "";
-  $("all").textContent = showsAll ? "Show only the more probable labels" : `Show all ${row.labels.length} labels`;
+  $("all").setAttribute("aria-expanded", String(showsAll));
+  $("all").textContent = showsAll ? "Fold the improbable labels" : `Show ${hidden} more label${hidden === 1 ? "" : "s"}, all improbable`;
 }
 
 function keepFocus(had, isOther) {
@@ -159,54 +173,16 @@ function shownLabels() {
 }
 
 function line(name) {
-  if (!lines.has(name)) lines.set(name, makeLine(name));
+  if (!lines.has(name)) lines.set(name, makeLine(name, (value) => choose(name, value)));
   return lines.get(name);
 }
 
-function makeLine(name) {
-  const parts = { item: element("li"), name: element("span", "name", name), ...makeBar() };
-  parts.share = element("span", "share");
-  parts.change = element("span", "change");
-  parts.present = choice("✓", "Present", name, 1);
-  parts.absent = choice("✕", "Absent", name, 0);
-  const buttons = element("span", "choices");
-  buttons.append(parts.present, parts.absent);
-  parts.item.append(parts.name, parts.bar, parts.share, parts.change, buttons);
-  parts.item.dataset.label = name;
-  return parts;
-}
-
-function makeBar() {
-  const parts = { bar: element("div", "bar"), fill: element("div", "fill"), mark: element("div", "mark") };
-  parts.bar.setAttribute("aria-hidden", "true");
-  parts.bar.append(parts.fill, parts.mark);
-  return parts;
-}
-
-function choice(sign, word, name, value) {
-  const button = element("button");
-  button.type = "button";
-  button.setAttribute("aria-label", `${name}: ${word.toLowerCase()}`);
-  button.append(element("span", "sign", sign), element("span", "word", word));
-  button.dataset.value = value;
-  button.addEventListener("click", (event) => {
+function choose(name, value) {
+  return (event) => {
     // By a key it is the button that has the focus when the keys before it are done.
-    const isByKey = event.detail === 0 && document.activeElement === button;
+    const isByKey = event.detail === 0 && document.activeElement === event.currentTarget;
     ask(() => (isByKey ? toggleFocused() : toggle(name, value)));
-  });
-  return button;
-}
-
-function drawLabel(label) {
-  const parts = line(label.name);
-  const state = label.known === 1 ? "present" : label.known === 0 ? "absent" : "open";
-  parts.item.className = state;
-  parts.fill.style.width = `${100 * label.marginal}%`;
-  parts.mark.style.left = `${100 * label.before}%`;
-  parts.share.textContent = state === "open" ? percent(label.marginal) : state;
-  parts.change.textContent = state === "open" ? difference(label.marginal, label.before) : `was ${percent(label.before)}`;
-  parts.present.setAttribute("aria-pressed", String(label.known === 1));
-  parts.absent.setAttribute("aria-pressed", String(label.known === 0));
+  };
 }
 
 function drawBest() {
@@ -215,45 +191,14 @@ function drawBest() {
   $("best").replaceChildren(...names.map((name) => chip(name, present.has(name))));
   if (!names.length) $("best").append(element("li", "empty", "no label"));
   $("confidence").textContent = percent(row.best.probability);
+  $("refused").hidden = !row.is_refused;
   $("accept").disabled = row.labels.every((label) => label.known !== null);
   $("clear").disabled = row.labels.every((label) => label.known === null);
 }
 
-function chip(name, isKnown) {
-  const item = element("li", isKnown ? "present" : "", name);
-  if (isKnown) item.prepend(element("span", "sign", "✓"));
-  return item;
-}
-
-function drawSizes() {
-  const list = $("sizes");
-  const known = [...list.children].map((item) => item.dataset.size).join();
-  if (known !== row.sizes.map((one) => one.size).join()) list.replaceChildren(...row.sizes.map(makeColumn));
-  list.classList.toggle("many", row.sizes.length > 16);
-  const most = Math.max(...row.sizes.map((one) => Math.max(one.probability, one.before)));
-  const full = [0.25, 0.5, 1].find((share) => share >= most) || 1; // few scales, so that clicks rarely change it
-  row.sizes.forEach((one, place) => drawColumn(list.children[place], one, full));
-}
-
-function makeColumn(one) {
-  const item = element("li");
-  const column = element("div", "column");
-  column.append(element("div", "fill"), element("div", "mark"));
-  item.append(element("span", "top"), column, element("span", "foot", String(one.size)));
-  item.dataset.size = one.size;
-  return item;
-}
-
-function drawColumn(item, one, full) {
-  const text = `${one.size} label${one.size === 1 ? "" : "s"}: ${percent(one.probability)}, before any decision ${percent(one.before)}`;
-  item.setAttribute("aria-label", text);
-  item.title = text;
-  item.querySelector(".top").textContent = one.probability >= 0.005 ? Math.round(100 * one.probability) : "";
-  item.querySelector(".fill").style.height = `${(100 * one.probability) / full}%`;
-  item.querySelector(".mark").style.bottom = `${(100 * one.before) / full}%`;
-}
-
 function drawEntropy() {
+  $("uncertainty").hidden = row.entropy === null; // a pool of models can't always tell it
+  if (row.entropy === null) return;
   const most = Math.max(row.entropy, row.entropy_before, 1e-12);
   $("entropy-fill").style.width = `${(100 * row.entropy) / most}%`;
   $("entropy-mark").style.left = `${(100 * row.entropy_before) / most}%`;
@@ -264,33 +209,6 @@ function drawEntropy() {
   $("entropy").textContent = `${nats}: ${words}.`;
 }
 
-function drawFeatures() {
-  $("features-part").hidden = !row.features.length;
-  $("features").replaceChildren(...row.features.map(featureItem));
-}
-
-function featureItem(feature) {
-  const item = element("li");
-  const deviation = feature.deviation === null ? "" : `(${signed(feature.deviation, 1)})`;
-  item.append(element("span", "name", feature.name), element("strong", "", feature.value), element("span", "muted", deviation));
-  item.title = feature.name;
-  return item;
-}
-
-// Words and elements
-
-function say(sentence) {
-  $("message").textContent = sentence;
-  $("message").hidden = !sentence;
-}
-
-function percent(share) {
-  if (share === 0 || share === 1) return `${100 * share}%`;
-  if (share < 0.001) return "<0.1%";
-  if (share > 0.999) return ">99.9%";
-  return `${(100 * share).toFixed(1)}%`;
-}
-
 // e to some power as a power of ten, also beyond floating point numbers
 function exponential(power) {
   const digits = power / Math.LN10;
@@ -298,20 +216,145 @@ function exponential(power) {
   return `${(10 ** (digits - Math.floor(digits))).toFixed(1)} × 10${exponent}`;
 }
 
-function difference(now, before) {
-  const points = 100 * (now - before);
-  return Math.abs(points) < 0.05 ? "" : signed(points, 1);
+// What the row holds
+
+function drawRow() {
+  loaded.forEach((address) => URL.revokeObjectURL(address));
+  loaded = [];
+  $("row-number").textContent = row.row;
+  $("cells").replaceChildren(...row.cells.map(cellItem));
+  const shown = new Set(row.cells.map((cell) => cell.name));
+  const features = row.features.filter((feature) => feature.stands_out && !shown.has(feature.name));
+  $("features").replaceChildren(...features.map(featureItem));
+  $("features-scale").textContent = features.length ? `(beside the mean of ${overview.scale})` : "(none)";
+  $("features-title").hidden = !row.features.length;
+  $("row-part").hidden = !row.cells.length && !row.features.length;
 }
 
-function signed(number, decimals) {
-  return (number < 0 ? "−" : "+") + Math.abs(number).toFixed(decimals);
+function cellItem(cell) {
+  const item = element("div", `cell ${cell.kind}`);
+  const value = element("dd");
+  value.append(...{ text: textParts, link: linkParts, image: imageParts, file: fileParts }[cell.kind](cell));
+  if (cell.kind === "text" && cell.text.length > 600) {
+    value.className = "long";
+    value.tabIndex = 0; // it scrolls, also by keys
+  }
+  item.append(element("dt", "", cell.name), value);
+  return item;
 }
 
-function element(tag, className = "", text = "") {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text) made.textContent = text;
-  return made;
+function textParts(cell) {
+  const more = cell.left_out ? [element("span", "muted", ` … and ${cell.left_out.toLocaleString("en")} characters more`)] : [];
+  return [cell.text, ...more];
+}
+
+function linkParts(cell) {
+  const link = element("a", "", cell.text);
+  link.href = cell.text;
+  link.target = "_blank";
+  link.rel = "noopener noreferrer";
+  return [link];
+}
+
+function imageParts(cell) {
+  const [link] = linkParts(cell);
+  link.replaceChildren(picture(cell, cell.text, () => link.replaceChildren(cell.text)));
+  return [link];
+}
+
+function fileParts(cell) {
+  const place = element("span", "muted", "…");
+  loadImage(row.row, cell, place);
+  return [place];
+}
+
+async function loadImage(number, cell, place) {
+  try {
+    const query = `row=${number}&column=${encodeURIComponent(cell.name)}`;
+    const response = await request(`/api/image?${query}`);
+    if (!response.ok) throw new Error((await response.json()).error);
+    const address = URL.createObjectURL(await response.blob());
+    if (number !== row.row) return URL.revokeObjectURL(address);
+    loaded.push(address);
+    place.replaceWith(picture(cell, address, (image) => image.replaceWith(`${cell.text} is no image that a browser can show.`)));
+  } catch (error) {
+    place.textContent = error.message;
+  }
+}
+
+function picture(cell, address, whenBroken) {
+  const image = element("img");
+  image.alt = `${cell.name}: ${cell.text}`;
+  image.referrerPolicy = "no-referrer";
+  image.addEventListener("error", () => whenBroken(image));
+  image.src = address;
+  return image;
+}
+
+function featureItem(feature) {
+  const item = element("li");
+  const exactly = feature.deviation === null ? "" : ` (${signed(feature.deviation, 1)} standard deviations)`;
+  item.append(element("span", "name", feature.name), element("strong", "", feature.value), element("span", "", feature.words));
+  item.title = `${feature.name}: ${feature.words}${exactly}`;
+  return item;
+}
+
+// A fit in the background
+
+async function retrain() {
+  await send("/api/retrain", {});
+  $("moved").hidden = true;
+  watch();
+}
+
+// Asks how the fit stands until it has ended; the page stays usable meanwhile.
+async function watch() {
+  try {
+    const fit = await send("/api/retraining");
+    $("retrain").disabled = fit.state === "running";
+    const rows = `${fit.n_rows} decided row${fit.n_rows === 1 ? "" : "s"}`;
+    $("retraining").textContent = fit.state === "running" ? `Retraining with ${rows}, ${fit.seconds} s so far. Go on meanwhile.` : "";
+    if (fit.state === "running") setTimeout(watch, 500);
+    if (fit.state === "failed") say(fit.error);
+    if (fit.state === "done") drawMoved(fit);
+  } catch (error) {
+    say(error.message);
+  }
+}
+
+function drawMoved(fit) {
+  const moved = fit.moved;
+  $("moved-words").textContent = fit.sentence;
+  $("moved-labels").replaceChildren(...moved.labels.filter(change).map(movedLabel));
+  $("moved-rows").replaceChildren(...moved.rows.map(movedRow));
+  for (const list of [$("moved-labels"), $("moved-rows")]) list.parentElement.hidden = !list.children.length;
+  $("moved").hidden = false;
+  if (row) ask(() => show(row.row));
+}
+
+function movedLabel(label) {
+  const item = element("li");
+  item.append(element("span", "name", label.name), element("span", "step", change(label)));
+  return item;
+}
+
+// Expected rows before and after; nothing where both read the same.
+function change(label) {
+  const [before, after] = [label.before, label.after].map((rows) => rows.toFixed(1));
+  return before === after ? "" : `${before} → ${after}`;
+}
+
+function movedRow(one) {
+  const item = element("li");
+  const button = element("button", "", `Row ${one.row}`);
+  button.type = "button";
+  button.addEventListener("click", () => ask(() => show(one.row)));
+  item.append(button, element("span", "", `${inBraces(one.before)} → ${inBraces(one.after)}`));
+  return item;
+}
+
+function inBraces(names) {
+  return names.length ? names.join(", ") : "no label";
 }
 
 // What a person does
@@ -323,6 +366,10 @@ function listen() {
   onClick("undo", undo);
   onClick("accept", accept);
   onClick("clear", clear);
+  onClick("retrain", retrain);
+  $("help").addEventListener("click", () => $("keys").showModal());
+  $("keys-close").addEventListener("click", () => $("keys").close());
+  $("moved-close").addEventListener("click", closeMoved);
   $("order").addEventListener("change", () => row && ask(() => show(row.row)));
   $("find").addEventListener("input", () => row && drawLabels(false));
   $("all").addEventListener("click", () => {
@@ -355,21 +402,44 @@ const KEYS = {
   n: () => step("next"),
   p: () => step("previous"),
   o: () => step("next_untouched"),
+  r: () => overview.can_retrain && !$("retrain").disabled && retrain(),
 };
 const FIELDS = { g: "row", "/": "find" }; // at once, so that what is typed next goes into the field
 
 function press(event) {
+  if (!row || event.ctrlKey || event.metaKey || event.altKey || $("keys").open) return;
+  if (event.key === "Escape") return escape(event);
   const isTyping = event.target.matches("input, select, textarea");
-  if (isTyping && event.key === "Escape") event.target.blur();
-  const leavesField = event.target.id === "find" && event.key === "ArrowDown";
-  if (!row || event.ctrlKey || event.metaKey || event.altKey || (isTyping && !leavesField)) return;
+  if (isTyping) return event.target.id === "find" && leaveSearch(event);
   const field = FIELDS[event.key];
   const action = KEYS[event.key];
-  if (!field && !action) return;
+  if (!field && !action && event.key !== "?") return;
   event.preventDefault();
   if (field) goTo($(field));
-  else if (leavesField) move(1);
-  else ask(action);
+  else if (action) ask(action);
+  else $("keys").showModal();
+}
+
+// Enter and the arrow down lead from the search to its first hit.
+function leaveSearch(event) {
+  if (event.key !== "Enter" && event.key !== "ArrowDown") return;
+  event.preventDefault();
+  focusLine($("labels").firstElementChild);
+}
+
+function escape(event) {
+  event.preventDefault();
+  const isTyping = event.target.matches("input, select, textarea");
+  $("find").value = "";
+  showsAll = false;
+  say("");
+  drawLabels(false);
+  if (isTyping) focusLine($("labels").firstElementChild);
+}
+
+function closeMoved() {
+  $("moved").hidden = true;
+  $("retrain").focus();
 }
 
 function goTo(field) {
@@ -397,10 +467,13 @@ function focusLine(item) {
   if (item) item.querySelector("button").focus();
 }
 
+// The focus follows: after 0 it is on "absent", so that Enter or the space bar takes back what the key did.
 function decideFocused(value) {
   const now = focused();
-  if (now) return decide(now.closest("li").dataset.label, value);
-  say("Choose a label first, by the arrow keys or the mouse.");
+  if (!now) return say("Choose a label first, by the arrow keys or the mouse.");
+  const label = now.closest("li").dataset.label;
+  if (value !== null) line(label)[value === 1 ? "present" : "absent"].focus();
+  return decide(label, value);
 }
 
 function toggleFocused() {
