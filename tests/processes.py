@@ -1,4 +1,7 @@
-"""What a program that was started in a session of its own still runs, and waiting for it."""
+"""What a program that was started in a session of its own still runs, waiting for it, and work for a process.
+
+Processes that tests start import this file: it imports nothing of the package, so that they start at once.
+"""
 
 import time
 from pathlib import Path
@@ -9,6 +12,19 @@ def wait_until(condition, seconds=120):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def refuse_odd_numbers(number):
+    if number % 2:
+        raise ValueError(f"{number} is odd")
+    return number
+
+
+def number_once_there(task):
+    """The number of a task (path, number), as soon as the path is there."""
+    path, number = task
+    wait_until(Path(path).exists)
+    return number
 
 
 def workers_of(session):

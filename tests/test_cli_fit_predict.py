@@ -26,6 +26,7 @@ from mlrh.automatic import choose
 from mlrh.cli import app
 from mlrh.data import load_digit_scenes, read, write
 from mlrh.estimators import auto
+from mlrh.web._store import Store
 
 TRAIN, TEST = load_digit_scenes(120, part="train"), load_digit_scenes(15, part="test")
 NAMES = ",".join(TRAIN.label_names)
@@ -259,6 +260,15 @@ def test_rows_of_many_chunks_are_numbered_through(scenes, monkeypatch):
     assert run(*arguments).stdout == whole
 
 
+def test_a_number_too_far_away_is_told_by_its_row_also_in_a_later_chunk(scenes, folder, failure, monkeypatch):
+    lines = (scenes / "test.csv").read_text().splitlines()
+    lines[6] = ",".join(["3e150", *lines[6].split(",")[1:]])
+    (folder / "far.csv").write_text("\n".join(lines))
+    monkeypatch.setattr("mlrh.cli._models.CELLS_PER_CHUNK", 40)
+    told = failure("predict", scenes / "model.mlrh", folder / "far.csv", "-o", folder / "answers.csv")
+    assert f"Row 6, column {lines[0].split(',')[0]!r} is too far from what training showed; found 3e+150" in told
+
+
 def test_standard_input_is_read_and_its_model_needs_a_name(scenes, folder, failure):
     train, test = ((scenes / name).read_bytes() for name in ("train.csv", "test.csv"))
     options = ("--labels", NAMES, "--kernel", "linear", "--folds", "2")
@@ -273,7 +283,7 @@ def test_evaluate_prints_the_measures_of_the_model_on_the_file(scenes):
     model = persistence.load(scenes / "model.mlrh")
     expected = metrics.evaluate(TEST.Y, model.predict(TEST), model.distribution(TEST).log_prob(TEST.Y))
     found = json.loads(run("evaluate", scenes / "model.mlrh", scenes / "test.csv", "--json").stdout)
-    assert found == pytest.approx({"n_rows": 15, **expected})
+    assert {name: found[name] for name in ("n_rows", *expected)} == pytest.approx({"n_rows": 15, **expected})
     table = run("evaluate", scenes / "model.mlrh", scenes / "test.csv").stdout
     assert "test: 15 rows" in table
     assert f"Hamming loss {expected['hamming_loss']:.4f}" in " ".join(table.split())
@@ -383,7 +393,7 @@ CLOSED = {
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
 @pytest.mark.parametrize("command", ["predict", pytest.param("evaluate", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("stream", CLOSED)
+@pytest.mark.parametrize("stream", [pytest.param("output", marks=pytest.mark.slow), "input", "full"])
 def test_a_standard_stream_that_is_closed_or_full_is_one_sentence(command, stream, scenes):
     redirection, words = CLOSED[stream]
     file = "-" if stream == "input" else "test.csv"
@@ -408,7 +418,8 @@ def test_predictions_for_which_the_disk_has_no_room_are_told_with_the_path(scene
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system doesn't list processes in /proc")
-@pytest.mark.parametrize("delay", [0.3, pytest.param(3.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.3, 3.0])
 def test_an_interrupt_of_a_fit_and_its_processes_ends_all_of_them_without_a_traceback(tmp_path, delay):
     write(load_digit_scenes(1500), tmp_path / "large.csv")
     arguments = (*PROGRAM, "fit", "large.csv", "--labels", NAMES, "--jobs", "2")
@@ -440,7 +451,39 @@ def test_predictions_replace_predictions_and_nothing_else(scenes, folder, failur
     assert (folder / "scenes.arff").read_bytes() == before
 
 
+def test_a_file_of_decisions_is_not_replaced_by_predictions(scenes, folder, failure):
+    decided = folder / "confirmed.csv"
+    Store(decided, list(TRAIN.label_names), ["a" * 10]).keep(1, np.ones(len(TRAIN.label_names)))
+    before = decided.read_bytes()
+    predict = ("predict", scenes / "model.mlrh", scenes / "test.csv", "-o")
+    assert "holds no predictions" in failure(*predict, "confirmed.csv")
+    assert decided.read_bytes() == before
+
+
+@pytest.mark.parametrize("target", ["out.csv", "out.csv.gz", "out.jsonl"])
+def test_predictions_after_many_columns_of_the_file_replace_such_predictions(scenes, folder, target):
+    more = pd.DataFrame(0, range(15), [f"a column with a long name {place}" for place in range(300)])
+    wide = pd.concat([pd.read_csv(scenes / "test.csv"), more], axis=1)
+    wide.to_csv("wide.csv", index=False)
+    predict = ("predict", scenes / "model.mlrh", "wide.csv", "--append", "-o", target)
+    run(*predict)
+    run(*predict)
+    found = pd.read_json(target, lines=True) if target.endswith("jsonl") else pd.read_csv(target)
+    assert list(found.columns) == [*wide.columns, "labels", "probability"] and len(found) == len(wide)
+
+
 def test_a_saved_model_predicts_a_data_frame_in_python(scenes):
     model = persistence.load(scenes / "model.mlrh")
     frame = pd.DataFrame(TEST.X, columns=list(TEST.feature_names))[list(reversed(TEST.feature_names))]
     np.testing.assert_array_equal(model.predict(frame), model.predict(TEST))
+
+
+@pytest.mark.filterwarnings("ignore:.*was saved with:UserWarning")
+@pytest.mark.parametrize("name", ["mlrh_fit", "mlrh_fit_sparse"])
+def test_a_model_of_version_0_1_is_evaluated(name, tmp_path):
+    old = Path(__file__).parent / "model_files" / "0.1" / f"{name}.mlrh.gz"
+    (tmp_path / "old.mlrh").write_bytes(gzip.decompress(old.read_bytes()))
+    (tmp_path / "new.csv").write_text("u,v,place,a,b,c\n0.5,1,here,1,0,0\n-1,0,there,0,1,1\n")
+    result = CliRunner().invoke(app, ["evaluate", str(tmp_path / "old.mlrh"), str(tmp_path / "new.csv")])
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    assert "exact match" in result.stdout

@@ -12,6 +12,7 @@ from processes import running_in_session, wait_until
 from samples import make_multilabel
 
 from mlrh.__main__ import main
+from mlrh.cli._parts import client_of
 from mlrh.data import FileParts, MultilabelData, write
 from mlrh.persistence import load
 
@@ -65,7 +66,7 @@ def test_predictions_for_several_files_are_those_for_each_and_finished_ones_are_
 ):
     answers, one = tmp_path / "answers", tmp_path / "one.csv"
     run(monkeypatch, "predict", model_file, folder / "part*.csv", "--output", answers)
-    assert sorted(path.name for path in answers.iterdir()) == ["part0.csv", "part1.csv", "part2.csv"]
+    assert sorted(path.name for path in answers.glob("[!.]*")) == ["part0.csv", "part1.csv", "part2.csv"]
     run(monkeypatch, "predict", model_file, folder / "part1.csv", "--output", one)
     assert (answers / "part1.csv").read_bytes() == one.read_bytes()
     assert capsys.readouterr().err.count("Written: ") == 4
@@ -80,6 +81,36 @@ def test_predictions_for_several_files_are_those_for_each_and_finished_ones_are_
     os.utime(folder / "part1.csv", (time.time() - 60, time.time() - 60))
 
 
+@pytest.mark.parametrize("options", [["--marginals"], ["--top", "2"], ["--id", "u"], ["--append"], ["--format", "csv"]])
+def test_answers_that_were_made_with_other_options_are_made_anew(
+    options, folder, model_file, tmp_path, monkeypatch, capsys
+):
+    answers, direct = tmp_path / "answers", tmp_path / "direct"
+    command = ["predict", model_file, folder / "part*.csv", "--output"]
+    run(monkeypatch, *command, answers)
+    capsys.readouterr()
+    run(monkeypatch, *command, answers, *options)
+    assert capsys.readouterr().err.count("Written: ") == 3
+    run(monkeypatch, *command, direct, *options)
+    for number in range(3):
+        name = f"part{number}.csv"
+        assert (answers / name).read_bytes() == (direct / name).read_bytes()
+
+
+def test_answers_that_a_stopped_command_with_other_options_left_are_made_anew(
+    folder, model_file, tmp_path, monkeypatch, capsys
+):
+    answers, first = tmp_path / "answers", folder / "part0.csv"
+    run(monkeypatch, "predict", model_file, folder / "part*.csv", "--output", answers)
+    # As if it had been stopped after the first file:
+    run(monkeypatch, "predict", model_file, f"{first}*", "--output", answers, "--marginals")
+    capsys.readouterr()
+    run(monkeypatch, "predict", model_file, folder / "part*.csv", "--output", answers, "--marginals")
+    told = capsys.readouterr().err
+    assert told.count("Finished before: ") == 1 and told.count("Written: ") == 2
+    assert all("P(a)" in (answers / f"part{number}.csv").read_text() for number in range(3))
+
+
 def test_what_does_not_fit_together_is_one_sentence(folder, model_file, tmp_path, failure):
     labels = ["--labels", ",".join(LABELS)]
     assert "No file matches" in failure("fit", tmp_path / "*.csv", *labels, "-o", tmp_path / "m.mlrh")
@@ -87,12 +118,19 @@ def test_what_does_not_fit_together_is_one_sentence(folder, model_file, tmp_path
     target = ["-o", tmp_path / "m.mlrh"]
     assert "need all rows in memory" in failure("fit", folder / "part*.csv", *labels, *target, "--kernel", "rbf")
     assert "say how many with --workers" in failure("fit", folder / "part*.csv", *labels, *target, "--memory", "1GB")
+    one = folder / "part0.csv"
+    assert "say how many with --workers" in failure("fit", one, *labels, *target, "--memory", "1GB")
+    assert "say how many with --workers" in failure("predict", model_file, one, "--memory", "1GB")
     both = ["--workers", "1", "--scheduler", "tcp://127.0.0.1:1"]
     assert "give one of them" in failure("fit", folder / "part*.csv", *labels, *target, *both)
     assert "give a folder with --output, not -" in failure("predict", model_file, folder / "part*.csv")
-    for name in "qr":
-        (tmp_path / f"{name}.libsvm").write_text("1 1:2 3:4\n0 2:1\n")
-    assert "LIBSVM files don't say" in failure("fit", tmp_path / "[qr].libsvm", *target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_workers", [1, 3])
+def test_as_many_workers_start_as_are_asked_for(n_workers):
+    with client_of(None, n_workers, "1GB") as client:
+        assert len(client.nthreads()) == n_workers
 
 
 @pytest.mark.slow
@@ -108,6 +146,19 @@ def test_workers_fit_and_predict_the_same_as_this_process(folder, model_file, tm
     for number in range(3):
         name = f"part{number}.csv"
         assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_is_named_has_the_files_fitted_and_answered(folder, model_file, tmp_path, monkeypatch):
+    target = tmp_path / "scheduler.mlrh"
+    with client_of(None, 2, "2GB") as client:
+        named = ["--scheduler", client.scheduler.address]
+        run(monkeypatch, *fit_arguments(folder, target), "--label-space", "cardinality", *named)
+        run(monkeypatch, "predict", target, folder / "part*.csv", "-o", tmp_path / "there", *named)
+        assert len(client.nthreads()) == 2  # a cluster of others goes on
+    np.testing.assert_allclose(load(target).classifier.coef_, load(model_file).classifier.coef_, rtol=1e-6)
+    run(monkeypatch, "predict", target, folder / "part0.csv", "-o", tmp_path / "here.csv")
+    assert (tmp_path / "there" / "part0.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
 
 
 @pytest.mark.slow

@@ -1,7 +1,10 @@
 """Tasks in processes, one thread each: results as they finish. Ctrl-C and a worker that dies are dealt with here."""
 
+import ctypes
 import os
+import re
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -14,13 +17,18 @@ from typing import Any
 from joblib import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
+# How joblib tells, in the text of a traceback, that large arrays couldn't be written for the processes to map.
+NO_ROOM = re.compile(r"_memmapping_reducer.*^OSError: \[Errno \d+\] ([^\n]*)", re.DOTALL | re.MULTILINE)
+PR_SET_PDEATHSIG = 1  # of prctl: the signal that a process gets when its parent ends
+
 
 def as_finished(
     work: Callable, tasks: Sequence, *, n_jobs: int
 ) -> Generator[tuple[int | None, Any, list[int]], None, None]:
     """(index of a finished task, its result, indices of running tasks) as it happens.
 
-    The index is None where tasks have begun and none is finished yet. An exception of `work` is raised here. Where a
+    The index is None where tasks have begun and none is finished yet. Tasks are read from the sequence as their turn
+    comes (n_jobs ahead), so that those that wait can still be replaced. An exception of `work` is raised here. Where a
     worker dies, for want of memory say, the tasks that were running are tried again one by one, so that only the one to
     blame is lost: its result is a ChildProcessError. Leaving the loop, by Ctrl-C say, ends the workers.
     """
@@ -61,6 +69,14 @@ def _until_a_death(work, tasks, waiting, n_jobs):
             yield place, result, list(running)
     except BrokenProcessPool:
         return list(running)
+    except Exception as error:
+        reason = NO_ROOM.search(str(error.__cause__))
+        if reason is None:
+            raise
+        raise OSError(
+            f"Rows can't be handed to processes by way of the folder for temporary files ({reason[1]}); name one with "
+            "more room in the variable JOBLIB_TEMP_FOLDER, or use one process."
+        ) from error
     finally:
         if results is not None:
             with warnings.catch_warnings():
@@ -82,11 +98,21 @@ def _on_one_thread(work, task):
 def _begin_worker(parent):
     """A worker that heard Ctrl-C too would end with a traceback of its own; the parent ends it quietly."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with(parent)
+
+
+def end_with(parent: int) -> None:
+    """End this process as soon as its parent, the process of that number, has ended, by whatever signal.
+
+    Linux does so, also where compiled code holds Python's lock for minutes, and takes for the parent the thread that
+    started this process. A thread does so on other systems, and for a parent that has ended already.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
 
 
 def _die_with(parent):
-    """A worker whose parent was killed would wait for work for ever."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

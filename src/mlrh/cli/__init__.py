@@ -8,15 +8,16 @@ import typer
 
 from mlrh import __version__
 from mlrh.cli._experiments import compare, datasets, reproduce
-from mlrh.cli._models import evaluate, fit, predict, tag
+from mlrh.cli._models import evaluate, export, fit, predict, tag
 from mlrh.cli._output import visible
+from mlrh.cli._serving import serve
 
 __all__ = ["app", "run"]
 
 app = typer.Typer(
     name="mlrh", no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
 )
-for command in (fit, predict, evaluate, tag, compare, reproduce, datasets):
+for command in (fit, predict, evaluate, tag, serve, export, compare, reproduce, datasets):
     app.command()(command)
 
 

@@ -1,6 +1,5 @@
 """The commands that run experiments, compare and reproduce, with their progress; and the list of public data sets."""
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,16 +13,31 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from mlrh._words import left_in_words
-from mlrh.cli._inputs import FormatOption, IgnoreOption, JobsOption, LabelsOption, chosen_labels, read_data
+from mlrh.cli._inputs import (
+    DataDirOption,
+    DateOption,
+    FormatOption,
+    IdOption,
+    IgnoreOption,
+    JobsOption,
+    LabelsOption,
+    NominalOption,
+    NumberOption,
+    SeparatorOption,
+    TextOption,
+    UnknownOption,
+    chosen_labels,
+    column_kinds,
+    complete_rows,
+    is_public,
+    read_table,
+)
 from mlrh.cli._output import quiet_if_closed, say, visible, warnings_as_notes
 
 METHODS = (  # written out, so that --help needs none of what they are made of; a test compares
     "mlrh-rbf, mlrh-rbf-observed, mlrh-linear, mlrh-linear-observed, br-svm, lp-svm, lp-lr, br-lr, cc-lr, lp-rf, "
     "ml-knn, iblr, iblr-plus, corrlog, ccnet, pcc-lr"
 )
-DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Folder with the public data sets; default: the variable MLRH_DATA.")
-]
 Full = Annotated[bool, typer.Option("--full", help="Whole grids, 5 inner folds and five outer seeds.")]
 
 
@@ -36,7 +50,7 @@ def reproduce(
         list[str] | None,
         typer.Option("--data", help="Data set of the catalogue, or digits; may be repeated. Default: scene, emotions."),
     ] = None,
-    data_dir: DataDir = None,
+    data_dir: DataDirOption = None,
     jobs: JobsOption = None,
 ) -> None:
     """Reproduce the paper's tables beside its published figures, as a page to open.
@@ -62,7 +76,9 @@ def reproduce(
 def compare(
     file: Annotated[
         str | None,
-        typer.Argument(help="Data file (ARFF, LIBSVM, CSV, Parquet; also .gz) or a name of `mlrh datasets`."),
+        typer.Argument(
+            help="Data file (ARFF, LIBSVM, CSV, JSON lines, Parquet; also .gz) or a name of `mlrh datasets`."
+        ),
     ] = None,
     suite: Annotated[
         str | None, typer.Option("--suite", help="Instead of a file: public, the comparison on ten public sets.")
@@ -75,6 +91,13 @@ def compare(
         typer.Option("--seeds", help="With --suite: only the folds of this seed; may be repeated. Default: all."),
     ] = None,
     labels: LabelsOption = None,
+    separator: SeparatorOption = None,
+    unknown: UnknownOption = None,
+    id: IdOption = None,
+    text: TextOption = None,
+    date: DateOption = None,
+    nominal: NominalOption = None,
+    number: NumberOption = None,
     ignore: IgnoreOption = None,
     format: FormatOption = None,
     method: Annotated[
@@ -90,7 +113,7 @@ def compare(
         typer.Option("--output", "-o", help="Folder for records and report; default: the stem or suite + -comparison."),
     ] = None,
     full: Full = False,
-    data_dir: DataDir = None,
+    data_dir: DataDirOption = None,
     jobs: JobsOption = None,
 ) -> None:
     """Compare MLRH with other methods on your own file, by nested cross validation.
@@ -99,8 +122,11 @@ def compare(
     A run that was stopped goes on where it was. With --suite, the methods are compared on public sets; parts of that,
     chosen by --methods, --sets and --seeds, add to the records of the same folder, and the page shows all of them.
 
+    Rows with an --unknown label are left out, since most methods can't learn from them.
+
     Example: `mlrh compare songs.csv --labels happy,sad,calm --method mlrh-linear --method br-lr`
     """
+    from mlrh.estimators._table_features import expanded
     from mlrh.experiments._protocol import PROFILES, Dataset
     from mlrh.experiments._reproduce import compare as run
 
@@ -110,8 +136,10 @@ def compare(
         _compare_suite(suite, sets, method, seeds, output, data_dir, jobs)
         return
     families = _families(method)
-    name, table = _named_data(file, labels, format, data_dir)
-    dataset = Dataset(name, table.without(ignore or ()))
+    kinds = column_kinds(id=id, text=text, date=date, nominal=nominal, number=number, ignored=ignore)
+    written = {"separator": separator, "unknown": unknown}
+    name, table = _named_data(file, labels, format, data_dir, columns=kinds, **written)
+    dataset = Dataset(name, expanded(table))
     _check_size(dataset)
     output = output or Path(f"{dataset.name}-comparison")
     with progress_on(Console(stderr=True), output) as report:
@@ -155,7 +183,7 @@ def _among(known, name, what):
     return known[name]
 
 
-def datasets(data_dir: DataDir = None) -> None:
+def datasets(data_dir: DataDirOption = None) -> None:
     """List the public data sets by name, and whether they are there.
 
     Example: `mlrh datasets --data-dir data`
@@ -176,10 +204,15 @@ def datasets(data_dir: DataDir = None) -> None:
 def _publish(page, folder):
     from mlrh.experiments._report import to_terminal, write_report
 
-    paths = write_report(page, folder)
-    with quiet_if_closed():
-        to_terminal(page, Console())
+    try:  # printed before it is written: a full disk costs the files, not the figures
+        with quiet_if_closed():
+            to_terminal(page, Console())
+    finally:
+        paths = write_report(page, folder)
     say(Console(stderr=True), f"Written: {', '.join(map(str, paths))}")
+    with quiet_if_closed():
+        for line in page.closing:
+            say(Console(), line)
 
 
 def _families(methods):
@@ -191,16 +224,11 @@ def _families(methods):
     return tuple(dict.fromkeys(methods)) if methods else tuple(FAMILIES)
 
 
-def _named_data(file, labels, format, data_dir):
-    """A name for tables and the data, of a file or of the catalogue."""
-    from mlrh.data import load
-    from mlrh.data._catalogue import CATALOGUE
-
-    if not Path(file).exists() and (file in CATALOGUE or re.fullmatch(r"\w+", file)):
-        return file, load(file, data_dir=data_dir)
+def _named_data(file, labels, format, data_dir, **options):
+    """A name for tables and the complete rows, of a file or of the catalogue."""
     with warnings_as_notes(Console(stderr=True)):
-        data = read_data(file, chosen_labels(labels), format)
-    return data.name, data
+        data = complete_rows(read_table(file, chosen_labels(labels), format, data_dir, **options))
+    return file if is_public(file) else data.name, data
 
 
 def _check_size(dataset):

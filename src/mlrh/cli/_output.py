@@ -1,14 +1,16 @@
 """What commands print and write: predictions as CSV, JSON lines or Parquet; tables, notes and a progress bar.
 
-A prediction is a dict with the keys of `columns`: row, rank (where several sets per row are asked for), labels (a list
-of names), probability, and "P(name)" for each label whose marginal is asked for.
+A prediction is a dict with the keys of `columns`: row, columns of the file that are carried, rank (where several sets
+per row are asked for), labels (a list of names), probability, and "P(name)" for each label whose marginal is asked for.
 """
 
 import io
 import json
+import math
 import os
 import re
 import sys
+import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +18,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, cast
 
 from rich.console import Console
 from rich.markup import escape
@@ -24,10 +26,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from mlrh._files import naming
+from mlrh._words import counted, fixed, impossible_note
 
 Target = Literal["csv", "jsonl", "parquet"]
 SUFFIXES: dict[str, Target] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 SEPARATOR, ESCAPE = ";", "\\"
+LOOKED_AT = 2**16  # bytes of a file that is to be replaced: with --append hundreds of columns stand before `labels`
 DIGITS = 6  # significant digits of probabilities in text; Parquet has them in full
 
 Chunks = Iterable[list[dict[str, Any]]]
@@ -48,8 +52,11 @@ def target_format(output: str, asked: Target | None) -> Target:
     return format
 
 
-def check_output(output: str, others: Iterable[str]) -> None:
-    """Raise a ValueError where a file can't be written there, or would take the place of one of the others."""
+def check_output(output: str, others: Iterable[str], option: str = "--output") -> None:
+    """Raise a ValueError where a file can't be written there, or would take the place of one of the others.
+
+    The option is the one that names it.
+    """
     path = Path(output)
     folder = path.resolve().parent
     if path.is_dir():
@@ -59,9 +66,9 @@ def check_output(output: str, others: Iterable[str]) -> None:
     if not folder.is_dir():
         raise ValueError(f"There is no folder {folder}, in which {path.name} is to be written; create it first.")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"The folder {folder} can't be written to; choose another with --output.")
-    if any(Path(other).is_file() and path.exists() and os.path.samefile(other, path) for other in others):
-        raise ValueError(f"{output} is also read, and would be overwritten; choose another name with --output.")
+        raise ValueError(f"The folder {folder} can't be written to; choose another with {option}.")
+    if path.exists() and any(Path(other).is_file() and os.path.samefile(other, path) for other in others):
+        raise ValueError(f"{output} is also read, and would be overwritten; choose another name with {option}.")
 
 
 def check_replaced(output: str) -> None:
@@ -70,30 +77,45 @@ def check_replaced(output: str) -> None:
     if not path.exists() or not path.stat().st_size:
         return
     with naming(path), open(path, "rb") as file:
-        start = file.read(4096)
+        start = file.read(LOOKED_AT)
     if start.startswith(b"\x1f\x8b"):
         with suppress(zlib.error):  # damaged, so not ours
-            start = zlib.decompressobj(wbits=31).decompress(start, 4096)
-    is_ours = start.startswith((b"row,", b'{"row": ')) or (start.startswith(b"PAR1") and _has_row_column(path))
-    if not is_ours:
+            start = zlib.decompressobj(wbits=31).decompress(start, LOOKED_AT)
+    if not _holds_predictions(start, path):
         raise ValueError(f"{output} exists and holds no predictions; remove it or choose another name with --output.")
 
 
-def _has_row_column(path):
-    from pyarrow import ArrowException, parquet
+def _holds_predictions(start, path):
+    """Whether a file begins as one of predictions does: with their columns, which other columns may stand before."""
+    if start.startswith(b"PAR1"):
+        from pyarrow import ArrowException, parquet
 
-    try:
-        return "row" in parquet.read_schema(path).names
-    except (ArrowException, OSError):
-        return False
+        try:
+            return {"labels", "probability"} <= set(parquet.read_schema(path).names)
+        except (ArrowException, OSError):
+            return False
+    line = start.splitlines()[0] if start.splitlines() else b""
+    return b",labels,probability" in line or (line.startswith(b"{") and b', "labels": [' in line)
 
 
-def write_predictions(chunks: Chunks, columns: list[str], output: str, format: Target) -> None:
-    """Write predictions, to a file all or nothing, to standard output ("-") as they come."""
+def check_columns(columns: list[str], name: str) -> None:
+    """Raise a ValueError where a column of the file is called as one of the predictions."""
+    twice = [column for column in columns if columns.count(column) > 1]
+    if twice:
+        raise ValueError(f"{name} has a column {twice[0]!r}, and so have the predictions; rename it before.")
+
+
+def write_predictions(
+    chunks: Chunks, columns: list[str], output: str, format: Target, kept: Mapping[str, Any] | None = None
+) -> None:
+    """Write predictions, to a file all or nothing, to standard output ("-") as they come.
+
+    kept are the columns that are carried from the data, by name; those that `columns` names are written.
+    """
     if format == "parquet":
-        _write_parquet(chunks, columns, output)
+        _write_parquet(chunks, columns, output, kept or {})
         return
-    texts = _csv_texts(chunks, columns) if format == "csv" else _json_texts(chunks)
+    texts = (_csv_texts if format == "csv" else _json_texts)(chunks, columns, kept or {})
     if output != "-":
         from mlrh.data._sources import write_texts
 
@@ -141,10 +163,17 @@ def standard_output() -> Any:
     return sys.stdout
 
 
-def _csv_texts(chunks, columns):
-    from mlrh.data._tables import csv_line
+def _csv_texts(chunks, columns, kept):
+    from mlrh.data._tables import csv_line, guarded
 
-    for rows in chain([[columns]], ([[_cell(record[name]) for name in columns] for record in own] for own in chunks)):
+    def carried(value):
+        return guarded(value) if isinstance(value, str) else value
+
+    def line(record):
+        return [carried(record[name]) if name in kept else _cell(record[name]) for name in columns]
+
+    header = [carried(name) if name in kept else name for name in columns]
+    for rows in chain([[header]], (map(line, own) for own in chunks)):
         yield "".join(map(csv_line, rows))
 
 
@@ -154,33 +183,47 @@ def _cell(value):
     return f"{value:.{DIGITS}g}" if isinstance(value, float) else value
 
 
-def _json_texts(chunks):
+def _json_texts(chunks, columns, kept):
+    def shown(name, value):
+        if not isinstance(value, float):
+            return value
+        if not math.isfinite(value):  # JSON has no word for these
+            return None
+        return value if name in kept else float(_cell(value))
+
     for chunk in chunks:
-        rounded = [{k: float(_cell(v)) if isinstance(v, float) else v for k, v in record.items()} for record in chunk]
-        yield "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in rounded)
+        records = ({name: shown(name, record[name]) for name in columns} for record in chunk)
+        yield "".join(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records)
 
 
-def _write_parquet(chunks, columns, output):
+def _write_parquet(chunks, columns, output, kept):
     from mlrh.data._sources import writing
 
     if output != "-":
         with writing(Path(output)) as (file,):
-            return _parquet_to(file, chunks, columns)
+            return _parquet_to(file, chunks, columns, kept)
     with quiet_if_closed() as out:
         content = io.BytesIO()
-        _parquet_to(content, chunks, columns)
+        _parquet_to(content, chunks, columns, kept)
         out.buffer.write(content.getvalue())
 
 
-def _parquet_to(file: IO[bytes], chunks, columns):
+def _parquet_to(file: IO[bytes], chunks, columns, kept):
     try:
         pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:
         raise ImportError("Parquet files need pyarrow, which is not installed; run: pip install pyarrow") from error
-    types = {"row": pyarrow.int64(), "rank": pyarrow.int64(), "labels": pyarrow.list_(pyarrow.string())}
+    from mlrh.data._tables import kept_as_arrow
+
+    types = {column: pyarrow.int64() for column in ("row", "rank", "answered")}
+    types["labels"] = pyarrow.list_(pyarrow.string())
+    types |= {name: kept_as_arrow(values, pyarrow).type for name, values in kept.items()}
+    texts = [name for name in kept if types[name] == pyarrow.string()]
     schema = pyarrow.schema([(column, types.get(column, pyarrow.float64())) for column in columns])
     with parquet.ParquetWriter(file, schema) as writer:
         for chunk in chunks:
+            for record in chunk:
+                record |= {name: str(record[name]) for name in texts if record[name] is not None}
             writer.write_table(pyarrow.Table.from_pylist(chunk, schema))
 
 
@@ -203,6 +246,41 @@ def visible(text: str) -> str:
     return CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
+def words_console() -> Console:
+    """A console on standard error for words that may be lost, where a command has more to do than to tell them.
+
+    Once they can't be written (`2>&1 | head`, a full disk), the rest goes nowhere, and nothing is raised.
+    """
+    return Console(file=None if sys.stderr is None else cast(IO[str], _Words(sys.stderr)), stderr=True)
+
+
+class _Words:
+    """A stream that goes to nowhere from the first error of the system on."""
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def write(self, text):
+        with self._lost_on_error():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self):
+        with self._lost_on_error():
+            self._stream.flush()
+
+    @contextmanager
+    def _lost_on_error(self):
+        try:
+            yield
+        except OSError:
+            # Also for what others write there: Python flushes once more at exit, and would complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+
 def say(console: Console, text: str) -> None:
     """Print a sentence without breaking long lines, so that paths in it can be copied."""
     console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
@@ -223,9 +301,9 @@ def warnings_as_notes(console: Console) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(console: Console) -> Iterator[Callable[[int, int, str], None]]:
-    """Gives a function of (done, total, text) that moves a bar on a terminal and is silent elsewhere."""
+    """Gives a function of (done, total, text) that moves a bar on a terminal; elsewhere it says a line now and then."""
     if not console.is_terminal:
-        yield lambda done, total, text: None
+        yield _now_and_then(console)
         return
     columns = (TextColumn("Choosing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("[dim]{task.description}"), console=console, transient=True) as bar:
@@ -235,6 +313,18 @@ def progress_bar(console: Console) -> Iterator[Callable[[int, int, str], None]]:
             bar.update(task, completed=done, total=total, description=escape(visible(text)))
 
         yield report
+
+
+def _now_and_then(console):
+    said = time.monotonic()
+
+    def report(done, total, text):
+        nonlocal said
+        if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
+            said = time.monotonic()
+            say(console, f"Choosing: {done} of {total}, {text}")
+
+    return report
 
 
 def facts(rows: Mapping[str, str]) -> Table:
@@ -247,15 +337,6 @@ def facts(rows: Mapping[str, str]) -> Table:
     return table
 
 
-def described_data(data: Any) -> str:
-    """Rows, features, labels and labels per row of a data set, in words."""
-    sizes = data.Y.sum(axis=1)
-    n_rows, n_features = data.X.shape
-    spread = f"{sizes.min()} to {sizes.max()}" if sizes.min() < sizes.max() else "in every row"
-    counts = [_counted(n_rows, "row"), _counted(n_features, "feature"), _counted(data.Y.shape[1], "label")]
-    return f"{data.name}: {', '.join(counts)}; {sizes.mean():.2f} labels per row ({spread})"
-
-
 METRICS = {
     "exact_match": "exact match",
     "hamming": "Hamming loss",
@@ -264,6 +345,9 @@ METRICS = {
     "log_loss": "log-loss",
 }
 MAX_LINES = 8  # of a leaderboard; the rest is in the model
+MAX_LABELS = 40  # of a table of labels: one screen
+LABEL_COLUMNS = ("rows", "predicted", "precision", "recall", "F1", "AUC")
+SECONDS_BETWEEN_LINES = 10.0  # of progress in a file: a search of an hour has at most 360
 
 
 def described_choice(model: Any, auto: Any) -> dict[str, str]:
@@ -271,9 +355,23 @@ def described_choice(model: Any, auto: Any) -> dict[str, str]:
     settings = model.settings
     return {
         "model": settings["model"],
-        "features": _described_features(model.schema, settings),
+        "features": _described_features(model, settings),
         "metric": METRICS[auto.metric],
     }
+
+
+def described_rule(model: Any) -> Iterator[str]:
+    """Sentences on calibration, thresholds and refusal, where the model has them."""
+    rule, settings = model.rule, model.settings
+    if "calibration_error" in settings:
+        error = fixed(settings["calibration_error"], 3)
+        yield f"Calibrated by a temperature of {rule.temperature:.3g}; calibration error of held-out rows: {error}."
+    if rule.thresholds is not None:
+        yield f"Answers are the labels above thresholds that are tuned for {settings['thresholds']}."
+    if rule.refuse_below:
+        share, right = settings["answered_share"], settings.get("right_share_of_answered")
+        of_these = "so choose a lower one" if right is None else f"and {right:.0%} of these answers were right"
+        yield f"With --refuse-below {rule.refuse_below:g}, {share:.0%} of the held-out rows were answered, {of_these}."
 
 
 def leaderboard(auto: Any) -> Table:
@@ -284,30 +382,64 @@ def leaderboard(auto: Any) -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
     for line in auto.leaderboard_[:MAX_LINES]:
-        figures = [f"{line['log_loss']:.3f}", *(f"{line[metric]:.3f}" for _ in columns), f"{line['seconds']:.1f}"]
+        figures = [fixed(line["log_loss"], 3), *(fixed(line[metric], 3) for _ in columns), fixed(line["seconds"], 1)]
         table.add_row(escape(visible(line["model"])), *figures)
     return table
 
 
 def spread_table(validation: Mapping[str, list[float]]) -> Table:
-    """Mean and standard deviation of each metric over the folds."""
+    """Mean and standard deviation of each metric over the folds that have complete rows; empty where there are none."""
     import numpy as np
 
+    from mlrh.estimators.auto import of_folds_with_rows
     from mlrh.metrics import NAMES
 
     table = _numbers("", "mean", "± sd")
     for metric, name in NAMES.items():
-        table.add_row(name, f"{np.mean(validation[metric]):.3f}", f"{np.std(validation[metric], ddof=1):.3f}")
+        folds = of_folds_with_rows(validation[metric])
+        mean = fixed(float(np.mean(folds)), 3) if folds else ""
+        deviation = fixed(float(np.std(folds, ddof=1)), 3) if len(folds) > 1 else ""
+        table.add_row(name, mean, deviation)
     return table
 
 
-def metrics_table(metrics: Mapping[str, float]) -> Table:
-    """Each metric and its value."""
-    from mlrh.metrics import NAMES
+def notes_on(settings: Mapping[str, Any], impossible_share: float) -> Iterator[str]:
+    """Sentences on what a user should know of a model: a C at the end of its grid, impossible true sets."""
+    from mlrh.estimators.auto import edge_note
 
+    yield from filter(None, (edge_note(settings), impossible_note(impossible_share, "the model")))
+
+
+def print_measures(console: Console, measured: Mapping[str, Any], about: str) -> None:
+    """The data, each measure and its value, and a table of labels."""
+    from mlrh.metrics import NAMES, RANKING_NAMES
+
+    console.print(facts({"data": about}), highlight=False)
+    if "answered_share" in measured:
+        say(console, f"\nMeasures of the {measured['answered_share']:.1%} of the rows that the model answers:")
     table = _numbers("metric", "value")
-    for metric, name in NAMES.items():
-        table.add_row(name, f"{metrics[metric]:.4f}")
+    for metric, name in {**NAMES, **RANKING_NAMES}.items():
+        if metric in measured:
+            table.add_row(name, fixed(measured[metric], 4))
+    console.print()
+    console.print(table, highlight=False)
+    console.print()
+    console.print(_labels_table(measured["labels"]), highlight=False)
+
+
+def _labels_table(labels):
+    """A line for each label, the most frequent first."""
+    shown = sorted(labels, key=lambda label: -label["rows"])[:MAX_LABELS]
+    left = len(labels) - len(shown)
+    caption = f"and {counted(left, 'label')} more, all of them with --json" if left else None
+    options: dict[str, Any] = {"caption": caption, "caption_justify": "left", "caption_style": "dim"}
+    table = Table("label", *LABEL_COLUMNS, box=None, pad_edge=False, **options)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for label in shown:
+        counts = (f"{label[name]:,}" for name in ("rows", "predicted"))
+        shares = ("" if label[name] is None else fixed(label[name], 3) for name in ("precision", "recall", "f1", "auc"))
+        table.add_row(escape(visible(label["name"])), *counts, *shares)
     return table
 
 
@@ -318,14 +450,16 @@ def _numbers(*headers):
     return table
 
 
-def _described_features(schema, settings):
-    n_nominal = len(schema.categories)
-    n_numbers = len(schema.feature_names) - n_nominal
-    parts = [f"{_counted(n_numbers, 'number')}, {SCALINGS[settings['scaling']]}"] if n_numbers else []
+def _described_features(model, settings):
+    schema, table = model.schema, model.table
+    n_nominal, n_words = len(schema.categories), len(schema.texts)
+    n_numbers = len(schema.feature_names) - n_nominal - n_words - len(schema.dates)
+    parts = [f"{counted(n_numbers, 'number')}, {SCALINGS[settings['scaling']]}"] if n_numbers else []
     if n_nominal:
         parts.append(f"{n_nominal} nominal, one 0/1 column per value")
+    for name in schema.dates:
+        parts.append(f"{name} in days{''.join(f', by {part}' for part in table.parts[name])}")
+    for name in schema.texts:
+        n_pieces = f"{len(table.pieces[name]):,} pieces of three or four letters"
+        parts.append(f"{name} by {counted(len(table.words[name]), 'word')} and {n_pieces}, TF-IDF")
     return "; ".join(parts)
-
-
-def _counted(n, word):
-    return f"{n:,} {word}{'' if n == 1 else 's'}"

@@ -1,7 +1,10 @@
 """Commands over many files: one fit to all of them, and predictions for each, in this process or on a cluster."""
 
 import glob
+import json
 import logging
+import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +15,7 @@ import typer
 
 SAMPLE_FILES = 5  # evenly spaced, that settings are chosen on: reading all would take as long as a fit
 SAMPLE_ROWS = 5000  # of these files together: enough to tell settings apart, few enough to try many
+OPTIONS_FILE = ".mlrh-predict.json"  # hidden, so that neither `answers/*` nor readers of whole folders take it for rows
 
 SchedulerOption = Annotated[
     str | None, typer.Option("--scheduler", help="Address of a Dask scheduler, such as tcp://10.0.0.1:8786.")
@@ -39,11 +43,15 @@ def is_pattern(file: str) -> bool:
     return any(sign in file for sign in "*?[") and not Path(file).exists()
 
 
+def check_memory(workers: int | None, memory: str | None) -> None:
+    """Raise a ValueError where the memory would be that of no worker."""
+    if memory is not None and workers is None:
+        raise ValueError("--memory is that of each of the workers; say how many with --workers.")
+
+
 @contextmanager
 def client_of(scheduler: str | None, workers: int | None, memory: str | None) -> Iterator[Any]:
     """A Dask client of a scheduler, or of workers that end with the block; None where neither is asked for."""
-    if memory is not None and workers is None:
-        raise ValueError("--memory is that of each of the workers; say how many with --workers.")
     if scheduler is None and workers is None:
         yield None
         return
@@ -52,7 +60,9 @@ def client_of(scheduler: str | None, workers: int | None, memory: str | None) ->
     try:
         import distributed
     except ImportError as error:
-        raise ImportError('A cluster needs Dask; install it with: pip install "mlrh[dask]"') from error
+        raise ImportError(
+            'A cluster needs Dask; install it with: pip install "dask[array]>=2025.1" "distributed>=2025.1"'
+        ) from error
     if scheduler is not None:
         try:
             client = distributed.Client(scheduler)
@@ -63,87 +73,124 @@ def client_of(scheduler: str | None, workers: int | None, memory: str | None) ->
         return
     options = {"memory_limit": memory or "auto", "dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
     with (
-        distributed.LocalCluster(workers, threads_per_worker=1, processes=True, **options) as cluster,
+        distributed.LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, **options) as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client
 
 
-def fit_files(files, labels, *, name, ignore, format, client, **options) -> Any:
+def must_be_one_table(files: list[str], labels: Any, **options: Any) -> bool:
+    """Whether files hold what only a fit to one table takes: text, dates, label sets or unknown labels.
+
+    options are those of `mlrh.data.read`. The first file says what columns are.
+    """
+    import warnings
+
+    from mlrh.data import read
+
+    if options["separator"] is not None or options["unknown"] is not None:
+        return True
+    with warnings.catch_warnings():  # they are told when all files are read
+        warnings.simplefilter("ignore", UserWarning)
+        first = read(files[0], labels, **options)
+    return bool(first.texts or first.dates or first.tags)
+
+
+def fit_files(files, labels, *, name, columns, format, client, **options) -> Any:
     """The model of all rows of several files, and the MLRHAuto that chose its settings on a sample of them.
 
-    options are those of `mlrh.automatic.choose`.
+    columns are as for `mlrh.data.read`, options those of `mlrh.automatic.choose`.
     """
     from mlrh.automatic import choose
+    from mlrh.data import schema_of
 
-    sample, schema = _sampled(files, labels, name, ignore, format)
+    whole = schema_of(files, labels, format=format, columns=columns)
+    schema = replace(whole, kept=())  # what is kept is for predictions
+    sample = _sampled(files, schema, name, format)
     # Linear scores are a sum over rows; quality="fast" pools no models, which could not be fitted in parts.
     chosen = choose(sample, scores="linear", quality="fast", **options)
     preprocessor, classifier = chosen.classifier.best_estimator_
-    model = replace(chosen, preprocessor=preprocessor, classifier=classifier)
+    model = replace(chosen, schema=whole, preprocessor=_of_all_values(preprocessor, sample), classifier=classifier)
     what = f"Settings and scales come from a sample of {len(sample.Y):,} rows; the fit is to all rows of all files."
     fit = _fit_here if client is None else _fit_on_cluster
-    classifier, n_rows = fit(client, files, model, sample, schema, format)
+    classifier, n_rows = fit(client, files, model, sample, format)
     sizes = dict(zip(("min_labels", "max_labels"), classifier.label_space_.sizes(), strict=True))
     settings = {**model.settings, **sizes, "n_rows": n_rows, "notes": [*model.settings["notes"], what]}
     return replace(model, classifier=classifier, settings=settings), chosen.classifier
 
 
-def _sampled(files, labels, name, ignore, format):
-    """A sample of the rows, and the schema of the files; a DataError where files can't be parts of one set."""
+def _sampled(files, schema, name, format):
+    """A sample of the rows of evenly spaced files."""
     import numpy as np
     from scipy import sparse
 
-    from mlrh.data import DataError, read
-
     places = np.unique(np.linspace(0, len(files) - 1, SAMPLE_FILES).round().astype(int)).tolist()
-    random, parts, schema = np.random.RandomState(0), [], None
+    random, parts = np.random.RandomState(0), []
     for place in places:
-        data = read(files[place], labels if schema is None else None, format=format, schema=schema)
-        schema = schema or data.schema
-        if data.categories:
-            raise DataError(f"{files[place]}: features of several files must be numbers; leave out columns of words.")
-        if sparse.issparse(data.X) and all(feature.isdigit() for feature in data.feature_names):
-            raise DataError(
-                f"{files[place]}: LIBSVM files don't say which columns all of them have, so that only one can be "
-                "fitted; convert them, or use fit_chunks in Python."
-            )
+        data = _read_part(files[place], schema, format)
         rows = np.sort(random.permutation(len(data.Y))[: SAMPLE_ROWS // len(places)])
-        parts.append(data.rows(rows).without(ignore))
+        parts.append(data.rows(rows))
     stack = sparse.vstack if sparse.issparse(parts[0].X) else np.concatenate
     X, Y = stack([part.X for part in parts]), np.concatenate([part.Y for part in parts])
-    return replace(parts[0], X=sparse.csr_array(X) if sparse.issparse(X) else X, Y=Y, name=name), schema
+    return replace(parts[0], X=sparse.csr_array(X) if sparse.issparse(X) else X, Y=Y, name=name)
 
 
-def _fit_here(client, files, model, sample, schema, format):
+def _read_part(file, schema, format):
+    from mlrh.data import read
+    from mlrh.data._parts import refuse_sets
+
+    data = read(file, list(schema.label_names), format=format, schema=schema)
+    refuse_sets(data, file)
+    return data
+
+
+def _of_all_values(preprocessor, sample):
+    """The preprocessor with a column for each nominal value of all files, which the sample may lack, and for NaN."""
+    import numpy as np
+    from sklearn.base import clone
+    from sklearn.preprocessing import OneHotEncoder
+
+    if not sample.categories:
+        return preprocessor
+    n_values = [len(sample.categories[sample.feature_names[column]]) for column in sample.nominal]
+    values = [np.array([*range(n), np.nan]) for n in n_values]
+    fitted = clone(preprocessor)
+    encoders = [name for name, own in fitted.get_params().items() if isinstance(own, OneHotEncoder)]
+    return fitted.set_params(**{f"{encoders[0]}__categories": values}).fit(sample.X)
+
+
+def _fit_here(client, files, model, sample, format):
     """The classifier fitted to chunks, and the number of rows."""
     from sklearn.base import clone
 
     from mlrh.data import FileParts
 
-    with FileParts(files, schema.label_names, format=format) as parts:
+    with FileParts(files, sample.label_names, format=format, schema=sample.schema) as parts:
 
         def chunks():
             for X, Y in parts:
-                yield _chunk(replace(sample, X=X, Y=Y, feature_names=schema.feature_names), model)
+                yield _chunk(replace(sample, X=X, Y=Y), model)
 
         return clone(model.classifier).fit_chunks(chunks), sum(len(Y) for _, Y in parts)
 
 
-def _fit_on_cluster(client, files, model, sample, schema, format):
+def _fit_on_cluster(client, files, model, sample, format):
     """The same by the workers, which read the files."""
+    from dask import delayed
+
     from mlrh.dask import DaskMLRHClassifier
 
     settings = model.classifier.get_params(deep=False)
-    chunks = client.map(_read_chunk, files, schema=schema, format=format, model=model, pure=False)
-    classifier = DaskMLRHClassifier(client=client, **settings).fit(chunks).to_local()
-    return classifier, sum(client.gather(client.map(_n_rows, chunks, pure=False)))
+    how = delayed((model, sample.schema, format), traverse=False)  # sent once to each worker
+    # Workers may run in another folder. Delayed, not futures: a chunk is gone once its partition is made.
+    chunks = [delayed(_read_chunk)(os.path.abspath(file), how) for file in files]
+    classifier = DaskMLRHClassifier(client=client, **settings).fit(chunks)
+    return classifier.to_local(), classifier.n_samples_
 
 
-def _read_chunk(file, schema, format, model):
-    from mlrh.data import read
-
-    return _chunk(read(file, None, format=format, schema=schema), model)
+def _read_chunk(file, how):
+    model, schema, format = how
+    return _chunk(_read_part(file, schema, format), model)
 
 
 def _chunk(data, model):
@@ -153,27 +200,40 @@ def _chunk(data, model):
     return model.features(data), sparse.csr_array(data.Y) if data.Y.shape[1] == 1 else data.Y
 
 
-def _n_rows(chunk):
-    return chunk[0].shape[0]
+def predict_files(
+    files, outputs, *, client, model_file, options_file, model, predict_file
+) -> Iterator[tuple[str, bool]]:
+    """Yields each output file, and whether it was written now: not those newer than model, rows and options.
 
-
-def predict_files(files, folder, suffix, *, client, model_file, predict_file) -> Iterator[tuple[str, bool]]:
-    """Yields each output file, and whether it was written now: those that are newer than model and rows are not.
-
-    predict_file(file, output) writes one.
+    predict_file(model, file, output) writes one.
     """
     waiting = []
-    for file, output in zip(files, outputs_of(files, folder, suffix), strict=True):
-        if is_finished(output, [file, model_file]):
+    for file, output in zip(files, outputs, strict=True):
+        if is_finished(output, [file, model_file], options_file):
             yield output, False
-        elif client is None:
-            predict_file(file, output)
-            yield output, True
         else:
-            waiting.append((output, client.submit(predict_file, file, output, pure=False)))
-    for output, future in waiting:
+            waiting.append((file, output))
+    if client is None:
+        for file, output in waiting:
+            predict_file(model, file, output)
+            yield output, True
+        return
+    for (_, output), future in zip(waiting, _predicted(client, waiting, model, predict_file), strict=True):
         future.result()
         yield output, True
+
+
+def _predicted(client, pairs, model, predict_file):
+    """Futures of the predictions for pairs of file and output, in one graph, in which the model is once."""
+    import dask
+
+    sent = dask.delayed(model, traverse=False)
+    # Workers may run in another folder.
+    places = [tuple(map(os.path.abspath, pair)) for pair in pairs]
+    tasks = [dask.delayed(predict_file)(sent, file, output) for file, output in places]
+    # Dask would warn of the size of a large model.
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):
+        return client.compute(tasks)
 
 
 def outputs_of(files, folder, suffix) -> list[str]:
@@ -181,13 +241,33 @@ def outputs_of(files, folder, suffix) -> list[str]:
     from mlrh.data._sources import parts_of
 
     outputs = [str(Path(folder) / f"{parts_of(Path(file).name)[0]}{suffix}") for file in files]
-    twice = [output for output in outputs if outputs.count(output) > 1]
+    twice = [output for output, number in Counter(outputs).items() if number > 1]
     if twice:
         raise ValueError(f"Two files would be answered in {twice[0]}; rename one, or give them one at a time.")
     return outputs
 
 
-def is_finished(output, inputs) -> bool:
+def noted_options(folder, options) -> Path:
+    """The file that says by which options the outputs of a folder that are newer than it were made.
+
+    It is replaced, and so becomes newer than all outputs, only where options differ from those that it says.
+    """
+    from mlrh._files import naming, replacing
+
+    path, content = Path(folder) / OPTIONS_FILE, json.dumps(options).encode()
+    with naming(path):
+        is_same = path.exists() and path.read_bytes() == content
+    if not is_same:
+        with replacing(path) as (file,):
+            file.write(content)
+    return path
+
+
+def is_finished(output, inputs, options_file) -> bool:
     """Whether an output is there and newer than what it is made from; files appear complete or not at all."""
     path = Path(output)
-    return path.exists() and all(path.stat().st_mtime >= Path(own).stat().st_mtime for own in inputs)
+    if not path.exists():
+        return False
+    time = path.stat().st_mtime
+    # An output as old as the options, where a file system counts seconds, may have been made by the ones before.
+    return time > Path(options_file).stat().st_mtime and all(time >= Path(own).stat().st_mtime for own in inputs)
