@@ -17,7 +17,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from mlrh import MLRHClassifier
+from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.data import load_digit_scenes
 from mlrh.experiments import _methods as methods
 from mlrh.experiments import _protocol as plans
@@ -217,8 +217,18 @@ def test_what_takes_too_long_is_on_record_as_out_of_time(monkeypatch):
     assert record["metrics"] == {} and record["out_of_time"] == 0.1
 
 
-def test_a_method_is_not_run_on_more_rows_than_it_can_take_and_that_is_on_record(monkeypatch):
-    monkeypatch.setitem(public.JUDGED, "small", public.Judged("linear", None, max_rows=47))
+def test_beside_C_and_gamma_a_grid_has_parameters_that_are_not_chosen():
     dataset = small_dataset()
-    record = run_task(plans.public_tasks(dataset, TINY, ["small"])[0], dataset, TINY)[0]  # 48 training rows
-    assert record["metrics"] == {} and record["max_rows"] == 47
+    approximated = {"C": (1.0,), "gamma": (0.3, 1.0), "kernel_approximation": "nystroem", "n_components": 5}
+    profile = replace(TINY, grids={**TINY.grids, "rbf": approximated})
+    task = plans.public_tasks(dataset, profile, ["MLRH (RBF, observed)"])[0]
+    (record,) = run_task(task, dataset, profile)
+    setting, rows = record["settings"]["set_log_loss"], plans._rows(task, dataset, profile, plans.N_FOLDS)
+    assert set(setting) == {"C", "gamma"}
+    setting = {"C": setting["C"], "gamma": setting["gamma"] * rows.gamma_unit}
+    model = KernelMLRHClassifier(
+        label_space="observed", kernel_approximation="nystroem", n_components=5, random_state=0, **setting
+    ).fit(rows.X, rows.Y)
+    assert model.dual_coef_.shape[1] == 5
+    log_probs = np.maximum(model.distribution(rows.X_test).log_prob(rows.Y_test), np.log(1e-6))
+    assert record["metrics"]["set_log_loss"] == pytest.approx(-log_probs.mean())

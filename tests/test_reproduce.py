@@ -41,6 +41,7 @@ def test_the_report_holds_every_table_and_a_second_run_computes_nothing(reproduc
         assert any(title in found for found in titles), title
     assert sum(title == "Table 7: small" for title in titles) == 2
     assert "Left out: scene: not here" in report.summary
+    assert report.closing[3] == "Better than the best figure of the paper: it has none for these data."
     markdown, page = to_markdown(report), to_html(report)
     assert "98.02" in markdown and "98.02" in page
     assert page.count("<svg") == 5
@@ -64,6 +65,14 @@ def test_the_published_report_is_what_the_published_records_say(tmp_path, monkey
     monkeypatch.setattr(module, "run_task", None)  # nothing is left to be computed
     datasets, left = paper_datasets(["scene", "emotions"])
     report = reproduce(datasets, PROFILES["full"], tmp_path, left=left, n_jobs=1)
+    assert report.closing == (
+        "Reproduced: Tables 1, 2, 5, 6 and 7 on scene and emotions, beside the paper's figures.",
+        "MLRH-WTA (RBF), exact match, nested: scene 75.6% (paper 72.6%), emotions 30.5% (paper 33.4%).",
+        "The same, tuned as the paper says: scene 74.6% (paper 72.6%), emotions 31.6% (paper 33.4%).",
+        "Better than the best figure of the paper: scene 75.6% by MLRH-WTA (RBF) (paper 72.6%), emotions 36.6% by "
+        "MLRH-WTA (RBF, observed) (paper 33.4%).",
+        f"The report: {tmp_path / 'report.html'}",
+    )
     written = (published / "report.md").read_text(encoding="utf-8")
     assert to_markdown(report).split("Made by")[0] == written.split("Made by")[0]
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 from experiment_samples import TINY, small_dataset
-from processes import running_in_session, wait_until
+from processes import number_once_there, refuse_odd_numbers, running_in_session, wait_until
 
 from mlrh._processes import as_finished
 from mlrh.data import write
 from mlrh.experiments import _reproduce as runner
-from mlrh.experiments._protocol import PROFILES, nested_tasks
+from mlrh.experiments._protocol import PROFILES, nested_tasks, public_tasks
 from mlrh.experiments._records import RecordFile, key_of, read_records
 from mlrh.experiments._reproduce import run
 
@@ -83,6 +83,35 @@ def test_progress_counts_every_task_once_and_ends_at_the_total(tasks, tmp_path):
     assert (told[-1].n_tasks, told[-1].seconds_left) == (10, 0)
 
 
+def test_a_method_that_is_out_of_time_is_not_run_on_the_other_splits_of_the_set(tmp_path, monkeypatch):
+    tasks, begun = public_tasks(DATASET, TINY, ["ML-kNN", "BR-LR"]), []
+
+    def slow_neighbours(task, *_):
+        begun.append((task.family, task.fold))
+        plan, dataset, protocol, method, seed, fold = task.keys[0]
+        key = {"plan": plan, "dataset": dataset, "protocol": protocol, "method": method, "seed": seed, "fold": fold}
+        is_slow = method == "ML-kNN" and fold == 1
+        return [{**key, "metrics": {}, "task_seconds": 1.0, **({"out_of_time": 900} if is_slow else {})}]
+
+    monkeypatch.setattr(runner, "run_task", slow_neighbours)
+    records, failures = run_all(tasks, tmp_path / "r.jsonl")
+    assert failures == []
+    # The first fold of each method comes first.
+    assert begun == [(m, 0) for m in ("ML-kNN", "BR-LR")] + [("ML-kNN", 1)] + [("BR-LR", fold) for fold in range(1, 5)]
+    spared = {r["fold"]: r for r in records if "not_run_after" in r}
+    assert spared.keys() == {2, 3, 4}
+    for record in spared.values():
+        assert record["method"] == "ML-kNN" and record["metrics"] == {} and record["out_of_time"] == 900
+        assert record["not_run_after"] == [0, 1]
+
+    # A run that goes on where such a record is the last one runs nothing either.
+    kept = [line for line in (tmp_path / "r.jsonl").read_text().splitlines() if "not_run_after" not in line]
+    (tmp_path / "r.jsonl").write_text("".join(f"{line}\n" for line in kept))
+    begun.clear()
+    records, _ = run_all(tasks, tmp_path / "r.jsonl")
+    assert begun == [] and len(records) == 10
+
+
 def start_compare(folder, n_records):
     """The process of a comparison, when it has so many records or has ended."""
     if not (folder / "songs.arff").exists():
@@ -119,6 +148,7 @@ def test_a_comparison_killed_twice_goes_on_and_repeats_nothing(tmp_path):
     assert (tmp_path / "out" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_costs_one_task_and_no_other(tmp_path, monkeypatch):
     tasks = nested_tasks(DATASET, QUICK, ["br-lr"])
     killer = tasks[2]
@@ -134,9 +164,10 @@ def test_a_worker_that_dies_costs_one_task_and_no_other(tmp_path, monkeypatch):
 
 
 def die_if_lethal(profile, item):
-    if item[0].family == "lethal":
+    task, dataset, _ = item
+    if task.family == "lethal":
         os.kill(os.getpid(), signal.SIGKILL)
-    return runner.run_task(*item, profile)
+    return runner.run_task(task, dataset, profile)
 
 
 @pytest.mark.slow
@@ -151,15 +182,22 @@ def test_an_interrupt_says_where_the_records_are_and_stops_the_workers(tmp_path)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["records.jsonl"]
 
 
-def refuse_odd_numbers(number):
-    if number % 2:
-        raise ValueError(f"{number} is odd")
-    return number
-
-
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_results_come_with_their_places_and_an_exception_of_a_task_is_raised(n_jobs):
     events = list(as_finished(refuse_odd_numbers, [4, 0, 2], n_jobs=n_jobs))
     assert sorted((place, result) for place, result, _ in events if place is not None) == [(0, 4), (1, 0), (2, 2)]
     with pytest.raises(ValueError, match="3 is odd"):
         list(as_finished(refuse_odd_numbers, [2, 3], n_jobs=n_jobs))
+
+
+def test_a_task_that_waits_can_be_replaced(tmp_path):
+    begun, later = tmp_path / "begun", tmp_path / "later"
+    begun.touch()
+    tasks, found = [(begun, 0), *((later, number) for number in range(1, 8))], {}
+    for place, result, _ in as_finished(number_once_there, tasks, n_jobs=2):
+        found[place] = result
+        if place == 0:  # of all others, none can end yet
+            tasks[7] = (later, 70)
+            later.touch()
+    del found[None]
+    assert found == {**{number: number for number in range(7)}, 7: 70}

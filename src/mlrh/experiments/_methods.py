@@ -40,6 +40,7 @@ from mlrh.baselines import (
 from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
 from mlrh.estimators.cv import SEARCH_TOL, best_index, validation_scores
 from mlrh.estimators.kernel import gamma_scale
+from mlrh.spaces.base import MAX_ENUMERATED
 
 CHAINED = next(iter(signature(ClassifierChain).parameters))  # "estimator" from scikit-learn 1.7 on
 
@@ -71,6 +72,7 @@ class Outcome:
     settings: dict
     fit_seconds: float
     predict_seconds: float
+    scores: np.ndarray | None = None  # of the labels (n_samples, n_labels), higher for a more likely one
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ def _mlrh(grid_name, estimator, by_name, cost=1.0):
             model, fit_seconds = fitted[key]
             (distribution, predicted), predict_seconds = timed(_decided, model, rows.X_test, decision)
             log_prob, log_confidence = distribution.log_prob(rows.Y_test), distribution.log_prob(predicted)
-            result[name] = Outcome(predicted, log_prob, log_confidence, setting, fit_seconds, predict_seconds)
+            scores = distribution.marginals()
+            result[name] = Outcome(predicted, log_prob, log_confidence, setting, fit_seconds, predict_seconds, scores)
         return result
 
     return Family(tuple(by_name), grid_name, outcomes, cost)
@@ -150,7 +153,8 @@ def _svm(name, wrap, cost):
             setting = {"C": grid["C"][C], "gamma": grid["gamma"][gamma]}
         model, fit_seconds = timed(wrap(SVC(**absolute(setting, rows))).fit, rows.X, rows.Y)
         predicted, predict_seconds = timed(model.predict, rows.X_test)
-        return {name: Outcome(np.asarray(predicted), None, None, setting, fit_seconds, predict_seconds)}
+        values = model.decision_function(rows.X_test) if hasattr(model, "decision_function") else None
+        return {name: Outcome(np.asarray(predicted), None, None, setting, fit_seconds, predict_seconds, values)}
 
     return Family((name,), "rbf", outcomes, cost)
 
@@ -168,10 +172,11 @@ def svm_scores(wrap, X, Y, split, grid, unit) -> np.ndarray:
     return scores
 
 
-def _searched(name, grid_name, estimator, parameter, log_prob_of, *, seeded=(), cost=1.0):
+def _searched(name, grid_name, estimator, parameter, log_prob_of, *, seeded=(), most_labels=None, cost=1.0):
     """Family of an estimator one of whose parameters GridSearchCV chooses; `seeded` ones are set to the rows' seed.
 
-    What else the grid has is a fixed parameter beside the chosen one.
+    What else the grid has is a fixed parameter beside the chosen one. Probabilities of labels are asked for where there
+    are at most most_labels.
     """
     prefix, _, own = parameter.rpartition("__")
     prefix = f"{prefix}__" if prefix else ""
@@ -188,7 +193,9 @@ def _searched(name, grid_name, estimator, parameter, log_prob_of, *, seeded=(), 
         predicted = np.asarray(predicted).astype(np.int8)
         log_prob, log_confidence = (log_prob_of(model, rows.X_test, Y) for Y in (rows.Y_test, predicted))
         plain = {name.rpartition("__")[2]: value for name, value in setting.items()}
-        return {name: Outcome(predicted, log_prob, log_confidence, plain, fit_seconds, predict_seconds)}
+        is_asked = most_labels is None or rows.Y.shape[1] <= most_labels
+        scores = np.asarray(model.predict_proba(rows.X_test)) if is_asked else None
+        return {name: Outcome(predicted, log_prob, log_confidence, plain, fit_seconds, predict_seconds, scores)}
 
     return Family((name,), grid_name, outcomes, cost)
 
@@ -245,17 +252,44 @@ FAMILIES = {
     "ml-knn": _searched("ML-kNN", "neighbours", MLkNN(), "n_neighbors", of_independent_labels, cost=0.5),
     "iblr": _searched("IBLR-ML", "neighbours", IBLR(), "n_neighbors", of_independent_labels, cost=0.5),
     "iblr-plus": _searched("IBLR-ML+", "neighbours", IBLR(with_features=True), "n_neighbors", of_independent_labels),
-    "corrlog": _searched("CorrLog", "linear", CorrLog(), "C", of_pairs, cost=2),
+    "corrlog": _searched("CorrLog", "linear", CorrLog(), "C", of_pairs, most_labels=MAX_ENUMERATED, cost=2),
     # It chooses its penalties itself, label by label, so that there is only one value of cv.
-    "ccnet": _searched("CCnet", "nets", CCnet(epsilon=EPSILON), "cv", CCnet.set_log_proba, cost=4),
+    "ccnet": _searched(
+        "CCnet", "nets", CCnet(epsilon=EPSILON), "cv", CCnet.set_log_proba, most_labels=MAX_ENUMERATED, cost=4
+    ),
     "pcc-lr": _searched(
         "PCC-LR",
         "linear",
         ProbabilisticChain(LOGISTIC, epsilon=EPSILON),
         "estimator__C",
         ProbabilisticChain.set_log_proba,
+        most_labels=MAX_ENUMERATED,
         cost=2,
     ),
+}
+_SET = "one exact model of the label set (this package)"
+_PER_LABEL = "one classifier per label (binary relevance)"
+_PER_SET = "each label set of training as a class of its own (label powerset)"
+_CHAIN = "labels one after another, each with those before it as features (a chain)"
+MEANINGS = {  # of the names of methods
+    "MLRH-WTA (RBF)": f"{_SET}, RBF kernel, all sets of the sizes of training; answers with the most probable set",
+    "MLRH-MP (RBF)": f"{_SET}, RBF kernel, the same sets; answers with the labels more likely than not",
+    "MLRH-WTA (RBF, observed)": f"{_SET}, RBF kernel, the sets that training shows; the most probable set",
+    "MLRH-MP (RBF, observed)": f"{_SET}, RBF kernel, the sets that training shows; the labels more likely than not",
+    "MLRH-WTA (linear)": f"{_SET}, linear scores, all sets of the sizes of training; the most probable set",
+    "MLRH-WTA (linear, observed)": f"{_SET}, linear scores, the sets that training shows; the most probable set",
+    "BR-SVM (RBF)": f"{_PER_LABEL}: support vector machines with an RBF kernel",
+    "LP-SVM (RBF)": f"{_PER_SET}: support vector machines with an RBF kernel",
+    "LP-LR": f"{_PER_SET}: logistic regression",
+    "BR-LR": f"{_PER_LABEL}: logistic regressions",
+    "CC-LR": f"{_CHAIN}: logistic regressions, decided one by one",
+    "LP-RF": f"{_PER_SET}: random forest",
+    "ML-kNN": "the labels of the nearest rows, weighed by Bayes' rule for each label",
+    "IBLR-ML": "logistic regressions on the labels of the nearest rows",
+    "IBLR-ML+": "logistic regressions on the labels of the nearest rows and on the features",
+    "CorrLog": "logistic regression with a weight for every pair of labels, fitted by its pseudolikelihood",
+    "CCnet": f"{_CHAIN}: elastic nets, the most probable set",
+    "PCC-LR": f"{_CHAIN}: logistic regressions, the most probable set",
 }
 
 

@@ -11,11 +11,13 @@ from itertools import product
 import numpy as np
 from scipy import stats
 
+from mlrh._words import counted, fixed, impossible_note
 from mlrh.experiments import _plots as plots
-from mlrh.experiments._methods import FAMILIES, MAX_ITER, PROGRAM_NAMES
+from mlrh.experiments._methods import FAMILIES, MAX_ITER, MEANINGS, PROGRAM_NAMES
 from mlrh.experiments._protocol import N_FOLDS, N_MULTICLASS_FOLDS
 from mlrh.experiments._report import Figure, Section, Table
-from mlrh.metrics import NAMES
+from mlrh.experiments._winners import Duel, Ranked, holm, who_wins
+from mlrh.metrics import NAMES, RANKING_NAMES
 
 REFERENCE = "MLRH-WTA (RBF)"  # paired differences are to this method
 COLUMNS = (  # title, metric, factor, decimals, whether higher is better (None: neither is)
@@ -31,7 +33,15 @@ COLUMNS = (  # title, metric, factor, decimals, whether higher is better (None: 
     ("fit, s", "fit_seconds", 1, 2, None),
     ("predict, s", "predict_seconds", 1, 3, None),
 )
+RANKING_COLUMNS = tuple((title, metric, 1, 3, True) for metric, title in RANKING_NAMES.items())
+MAX_LABELS = 40  # of a table of labels: those of hundreds are no longer read
 MULTICLASS_EXTRA = (("n_iter", ".0f"), ("train_log_loss", ".4f"))
+TITLES = {
+    "exact_match": "exact match",
+    "hamming_loss": "Hamming loss",
+    "f1_example": "F1 by row",
+    "set_log_loss": "log-loss of the set",
+}  # of measures in sentences
 PLOTTED = ("MLRH-WTA (RBF)", "MLRH-WTA (RBF, observed)", "BR-LR", "LP-RF")  # first, if they are there
 MAX_SERIES = 4
 
@@ -127,14 +137,130 @@ def _published_table(name, methods, profile):
     return Table(f"Table 7: {name}", columns, tuple(rows), (_spread_note(profile),))
 
 
-def comparison_sections(records, profile) -> Iterator[Section]:
-    """All metrics, paired differences, chosen settings and figures of the nested protocol, for each data set."""
+def in_short(nested, as_paper, page) -> tuple[str, ...]:
+    """Five lines: what was reproduced, by both protocols, what is better than the paper, and where the page is."""
+    grouped = _by_dataset(nested)
+    tables = (
+        f"Tables 1, 2, 5, 6 and 7 on {' and '.join(grouped)}, beside the paper's figures." if grouped else "nothing."
+    )
+    return (
+        f"Reproduced: {tables}",
+        f"{REFERENCE}, exact match, nested: {_beside_paper(grouped)}.",
+        f"The same, tuned as the paper says: {_beside_paper(_by_dataset(as_paper))}.",
+        f"Better than the best figure of the paper: {_better(grouped)}.",
+        f"The report: {page}",
+    )
+
+
+def _beside_paper(grouped):
+    """The exact match of the paper's model on each data set, with the paper's own."""
+    parts = []
+    for name, methods in grouped.items():
+        found, published = _percent(methods.get(REFERENCE, {})), TABLE_7.get(name, {}).get(REFERENCE)
+        if found is not None:
+            parts.append(f"{name} {found:.1f}%" + (f" (paper {published[0]:.1f}%)" if published else ""))
+    return ", ".join(parts) or "no figures"
+
+
+def _better(grouped):
+    """Each data set's best method of ours, where its exact match is above all that the paper has."""
+    parts = []
+    for name, methods in grouped.items():
+        published = max((figures[0] for figures in TABLE_7.get(name, {}).values()), default=None)
+        ours = {method: _percent(own) for method, own in methods.items() if method.startswith("MLRH")}
+        best = max(ours, key=lambda method: ours[method], default=None)
+        if published is not None and best is not None and ours[best] > published:
+            parts.append(f"{name} {ours[best]:.1f}% by {best} (paper {published:.1f}%)")
+    return ", ".join(parts) or ("none" if TABLE_7.keys() & grouped.keys() else "it has none for these data")
+
+
+def _percent(records):
+    found = values(records, "exact_match")
+    return 100 * float(found.mean()) if len(found) else None
+
+
+def winners(records) -> Iterator[str]:
+    """Paragraphs on who wins on one data set, by how much, and whether that is more than chance."""
+    (methods,) = _by_dataset(records).values()
+    ranked = [found for measure in TITLES if (found := _ranked(methods, measure))]
+    if len(methods) == 1:
+        yield f"{next(iter(methods))} is the only method that was run, so that nobody wins."
+        return
+    n_folds = max(map(len, methods.values()))
+    yield from who_wins(ranked, f"by the mean over {counted(n_folds, 'fold')}", always_a_rival=True)
+
+
+def _ranked(methods, measure):
+    """The methods that have the measure on all folds, the best first; None where there are none."""
+    _, _, factor, decimals, is_higher = next(column for column in COLUMNS if column[1] == measure)
+    n_folds = max(map(len, methods.values()))
+    by_fold = {method: values(own, measure) for method, own in methods.items()}
+    means = {method: float(found.mean()) for method, found in by_fold.items() if len(found) == n_folds}
+    if not means:
+        return None
+    order = sorted(means, key=lambda method: -means[method] if is_higher else means[method])
+    unit = "%" if factor == 100 else ""
+    figures = [f"{fixed(factor * means[method], decimals)}{unit}" for method in order]
+    duels = _fold_duels(methods, order, measure, 1 if is_higher else -1)
+    too_few = "folds" if any(np.isnan(duel.p) for duel in duels) else ""
+    title, n_first = TITLES[measure], figures.count(figures[0])
+    return Ranked(title, order, figures, n_first, "a mean of", duels, factor, decimals, too_few)
+
+
+def _fold_duels(methods, order, measure, sign):
+    """The first method against each other one on the same folds, by the corrected t-test."""
+    found = [paired(methods[order[0]], methods[other], measure) for other in order[1:]]
+    corrected = iter(holm([difference.p for difference in found if difference is not None]).tolist())
+    duels = []
+    for other, difference in zip(order[1:], found, strict=True):
+        if difference is None:  # one fold only, which has no spread
+            gain = sign * float(values(methods[order[0]], measure)[0] - values(methods[other], measure)[0])
+            duels.append(Duel(other, int(gain > 0), int(gain == 0), int(gain < 0), gain, np.nan))
+            continue
+        higher, level, lower = difference.counts
+        wins, losses = (higher, lower) if sign > 0 else (lower, higher)
+        duels.append(Duel(other, wins, level, losses, sign * difference.mean, next(corrected)))
+    return duels
+
+
+def notes_on(records, profile) -> Iterator[str]:
+    """Sentences on what a reader should know of the methods: ends of grids, and impossible true sets."""
+    (methods,) = _by_dataset(records).values()
+    for method, own in methods.items():
+        chosen = [record["settings"].get("C") for record in own.values()]
+        for value in sorted(_edges(profile, method, "C")):
+            n_folds = chosen.count(value)
+            if 2 * n_folds > len(chosen):
+                yield (
+                    f"{method} chose C = {value:g}, an end of its grid, on {n_folds} of {len(chosen)} folds; beyond it "
+                    "may be a better one."
+                )
+        shares = values(own, "impossible_share")
+        if len(shares) and (note := impossible_note(float(shares.mean()), method)):
+            yield note
+
+
+def comparison_sections(records, profile, label_names=None) -> Iterator[Section]:
+    """All metrics, paired differences, chosen settings and figures of the nested protocol, for each data set.
+
+    label_names are those of each data set, by its name; a data set without them has no table of labels.
+    """
     for name, methods in _by_dataset(records).items():
         tables = list(_metrics_tables(name, methods, profile))
         if len(methods) > 1:
             tables.append(_differences_table(name, methods))
+        tables += _labels_tables(name, methods, (label_names or {}).get(name, ()))
         tables.append(_settings_table(name, methods, profile))
         yield Section(f"{name}: all measures", (), tuple(tables), tuple(_figures(name, methods)))
+
+
+def meanings_section(records) -> Iterator[Section]:
+    """What the names of the methods mean."""
+    methods = [method for own in _by_dataset(records).values() for method in own]
+    rows = tuple((method, MEANINGS[method]) for method in dict.fromkeys(methods) if method in MEANINGS)
+    if rows:
+        words = "The names are those of the literature; what comes after them in brackets says which scores and sets."
+        yield Section("What the names mean", (words,), (Table("", ("method", "what it is"), rows),))
 
 
 def _metrics_tables(name, methods, profile):
@@ -148,7 +274,43 @@ def _metrics_tables(name, methods, profile):
     if {"IBLR-ML", "IBLR-ML+"} & set(methods):
         probabilities += ("IBLR-ML and IBLR-ML+ multiply the probabilities of their labels, too.",)
     yield _columns_table(f"{name}: how right the sets are", methods, COLUMNS[:6], (_spread_note(profile),))
+    if any(len(values(own, metric)) for own in methods.values() for metric in RANKING_NAMES):
+        yield _columns_table(f"{name}: how labels are ranked", methods, RANKING_COLUMNS, (_RANKING_NOTE,))
     yield _columns_table(f"{name}: probabilities, empty answers, time", methods, COLUMNS[6:], probabilities)
+
+
+_RANKING_NOTE = (
+    "By the probabilities of single labels, or decision values, as scikit-learn measures them. P@k: share of right "
+    "labels among the first k; nDCG and LRAP: how far up the right labels stand; AUC: how often a row that has the "
+    "label is above one that hasn't. Empty cells: the method has neither, or there are too many labels for them."
+)
+
+
+def _labels_tables(name, methods, label_names):
+    """F1 of each label over the test rows of all folds, the most frequent labels first; none without their counts."""
+    counted_methods = {
+        method: np.sum([record["labels"] for record in own.values()], axis=0)
+        for method, own in methods.items()
+        if all("labels" in record for record in own.values())
+    }
+    if not counted_methods or not label_names:
+        return
+    n_rows = np.max([counts[:, 0] for counts in counted_methods.values()], axis=0)  # a method may lack folds
+    rows = []
+    for label in np.argsort(-n_rows, kind="stable")[:MAX_LABELS]:
+        found = [_f1(*counts[label]) for counts in counted_methods.values()]
+        written = [fixed(value, 3) for value in found]
+        best = fixed(max(found), 3)
+        cells = [f"**{cell}**" if cell == best and max(found) > 0 else cell for cell in written]
+        rows.append((label_names[label], f"{n_rows[label]:,}", *cells))
+    left = len(n_rows) - len(rows)
+    more = (f"The {MAX_LABELS} most frequent labels; there are {left} more.",) if left else ()
+    notes = ("Over the test rows of all folds together; the best of a label is bold.", *more)
+    yield Table(f"{name}: F1 of each label", ("label", "rows", *counted_methods), tuple(rows), notes)
+
+
+def _f1(n_rows, n_predicted, n_both):
+    return float(2 * n_both / (n_rows + n_predicted)) if n_rows + n_predicted else 0.0
 
 
 def _columns_table(title, methods, columns, notes):
@@ -315,22 +477,23 @@ def _beside_published(own, published, factor, decimals, *, is_best=False):
     if published is None:
         return [cell, "", ""]
     printed = min(decimals, 3)  # decimals of the paper's figures: two of a percentage, three of a loss
-    difference = "" if own is None else f"{factor * own.mean - published:+.{printed}f}"
+    difference = "" if own is None else fixed(factor * own.mean - published, printed, signed=True)
     return [cell, f"{published:.{printed}f}", difference]
 
 
 def _written(own, factor, decimals, *, is_best=False):
     if own is None:
         return ""
-    cell = f"{factor * own.mean:.{decimals}f} ± {factor * own.deviation:.{decimals}f}"
+    cell = f"{fixed(factor * own.mean, decimals)} ± {fixed(factor * own.deviation, decimals)}"
     return f"**{cell}**" if is_best else cell
 
 
 def _difference_cells(difference, factor, decimals):
     if difference is None:
         return ["", "", ""]
-    low, high = (f"{factor * end:+.{decimals}f}" for end in (difference.low, difference.high))
-    return [f"{factor * difference.mean:+.{decimals}f}", f"{low} to {high}", "/".join(map(str, difference.counts))]
+    ends = (difference.mean, difference.low, difference.high)
+    mean, low, high = (fixed(factor * end, decimals, signed=True) for end in ends)
+    return [mean, f"{low} to {high}", "/".join(map(str, difference.counts))]
 
 
 def _best(spreads, higher_is_better, factor, decimals):
@@ -429,12 +592,16 @@ class Spread:
 
 @dataclass(frozen=True)
 class Difference:
-    """A method minus another on the same folds: a 95% interval, and on how many folds it is higher, equal, lower."""
+    """A method minus another on the same folds: a 95% interval, and on how many folds it is higher, equal, lower.
+
+    p is that of the test to which the interval belongs.
+    """
 
     mean: float
     low: float
     high: float
     counts: tuple[int, int, int]
+    p: float
 
 
 def by_method(records: Iterable[dict]) -> dict[str, dict[tuple[int, int], dict]]:
@@ -473,9 +640,12 @@ def paired(of: dict, minus: dict, name: str) -> Difference | None:
         return None
     mean, n = float(differences.mean()), len(differences)
     ratio = float(np.mean([_test_share(of[fold]) for fold in shared]))
-    half = float(stats.t.ppf(0.975, n - 1) * differences.std(ddof=1) * np.sqrt(1 / n + ratio))
+    error = float(differences.std(ddof=1) * np.sqrt(1 / n + ratio))
+    half = float(stats.t.ppf(0.975, n - 1) * error)
     higher, lower = int((differences > 0).sum()), int((differences < 0).sum())
-    return Difference(mean, mean - half, mean + half, (higher, n - higher - lower, lower))
+    with np.errstate(divide="ignore"):  # differences that are all the same
+        p = float(2 * stats.t.sf(np.divide(abs(mean), error), n - 1)) if mean else 1.0
+    return Difference(mean, mean - half, mean + half, (higher, n - higher - lower, lower), p)
 
 
 def _test_share(record):

@@ -53,7 +53,6 @@ from mlrh.spaces.observed import distinct_sets
 # Of processor time, so that other work on the machine changes nothing, for a method on one split; what takes longer is
 # out of time.
 MAX_SECONDS = 900
-MAX_KERNEL_ROWS = 5000  # time grows with their cube
 MAX_FOREST_SETS = 1000  # of a forest in a pool, whose trees hold a number for each set in every node
 MAX_TREE_BYTES = 2**29  # of the trees that are held at a time
 
@@ -72,13 +71,11 @@ class Judged:
 
     grid : its part of the grids of a profile
     results : (rows, grid) -> the part of a record with "metrics", "settings" by measure, and the seconds of a fit
-    max_rows : training rows up to which it is run; None: any number
     missing : () -> why it can't be run here, a sentence; empty where it can
     """
 
     grid: str
     results: Callable[..., dict]
-    max_rows: int | None = None
     missing: Callable[[], str] = lambda: ""
 
 
@@ -153,7 +150,12 @@ def _fitted_and_judged(model, rows):
 
 
 def _by_path(estimator, rows, grid):
-    """Results of a linear or kernel MLRH classifier: one path of C per fold serves all measures."""
+    """Results of a linear or kernel MLRH classifier: one path of C per fold serves all measures.
+
+    What the grid has beside C and gamma are parameters that are not chosen.
+    """
+    fixed = {name: value for name, value in grid.items() if name not in ("C", "gamma")}
+    estimator = clone(estimator).set_params(**fixed)
     chosen = chosen_by_path(estimator, rows, grid, [scorer for _, scorer in MEASURES.values()])
     found = {}
     for setting in chosen:
@@ -163,13 +165,11 @@ def _by_path(estimator, rows, grid):
     return _results({name: (found[tuple(s.values())], s) for name, s in zip(MEASURES, chosen, strict=True)})
 
 
-def _of_spaces(grid, estimator, max_rows=None):
+def _of_spaces(grid, estimator):
     """A method per label space, by name."""
     words = {"linear": "linear", "rbf": "RBF"}[grid]
     return {
-        f"MLRH ({words}, {space})": Judged(
-            grid, partial(_by_path, clone(estimator).set_params(label_space=space)), max_rows
-        )
+        f"MLRH ({words}, {space})": Judged(grid, partial(_by_path, clone(estimator).set_params(label_space=space)))
         for space in ("cardinality", "observed", "open")
     }
 
@@ -180,7 +180,7 @@ def _boosted(setting, rows):
 
 
 def _missing_booster():
-    return "" if find_spec("xgboost") else "xgboost is not installed; run: pip install 'mlrh[boosting]'"
+    return "" if find_spec("xgboost") else "xgboost is not installed; run: pip install 'xgboost>=2.1'"
 
 
 def _forest_of_sets(setting, rows):
@@ -188,7 +188,7 @@ def _forest_of_sets(setting, rows):
 
 
 def _smooth(setting, rows):
-    """The kernel classifier in the open space, or the linear one where there are too many rows."""
+    """The kernel classifier in the open space, or the linear one where the setting has no gamma."""
     if "gamma" in setting:
         return KernelMLRHClassifier(label_space="open", n_jobs=1, **absolute(setting, rows))
     return MLRHClassifier(label_space="open", n_jobs=1, **setting)
@@ -226,7 +226,7 @@ def _pooled(rows, grid):
 
 def _members(rows, grid):
     """[(function from rows to the member, not fitted, {its name: the setting that was chosen for it}), ...]."""
-    smooth_grid = grid["rbf"] if len(rows.Y) <= MAX_KERNEL_ROWS else grid["linear"]
+    smooth_grid = grid["rbf"] if "rbf" in grid else grid["linear"]
     estimator = _smooth({name: values[0] for name, values in smooth_grid.items()}, rows)
     (smooth,) = chosen_by_path(estimator, rows, smooth_grid, [log_prob])
     boosted = _of_least_log_loss(_boosted, rows, grid["boosted"])
@@ -252,17 +252,14 @@ def _of_least_log_loss(make, rows, grid):
     return settings[int(np.argmin(np.mean(losses, axis=0)))]
 
 
-METRIC_NAMES = {"exact_match": "exact_match", "hamming_loss": "hamming", "f1_example": "f1", "set_log_loss": "log_loss"}
-
-
 def _automatic(rows, grid):
-    """MLRHAuto, asked for each measure within the time of the grid; it chooses by folds of its own."""
+    """MLRHAuto; it chooses by folds of its own, and by log-loss, so that one search serves all measures."""
     (setting,) = ParameterGrid(grid)
-    by_measure = {}
-    for name, metric in METRIC_NAMES.items():
-        model = mlrh.MLRHAuto(metric=metric, random_state=rows.seed, n_jobs=1, **setting)
-        by_measure[name] = (_fitted_and_judged(model, rows), setting)
-    return _results(by_measure)
+    auto = mlrh.MLRHAuto(select_by="log_loss", random_state=rows.seed, n_jobs=1, **setting)
+    auto, seconds = timed(auto.fit, rows.X, rows.Y)
+    found = Measured(judged(auto.distribution(rows.X_test), rows.Y_test), seconds)
+    said = {**setting, "model": auto.leaderboard_[0]["model"]}
+    return _results(dict.fromkeys(MEASURES, (found, said)))
 
 
 # Methods of others: their own answers
@@ -391,7 +388,7 @@ def _logistic(wrap, log_prob_of):
 
 JUDGED = {
     **_of_spaces("linear", MLRHClassifier(n_jobs=1)),
-    **_of_spaces("rbf", KernelMLRHClassifier(n_jobs=1), MAX_KERNEL_ROWS),
+    **_of_spaces("rbf", KernelMLRHClassifier(n_jobs=1, random_state=0)),
     "MLRH (boosted)": Judged(
         "boosted",
         partial(tuned, _one_by_one(lambda setting, rows: _fitted_and_judged(_boosted(setting, rows), rows))),

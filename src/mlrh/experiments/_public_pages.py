@@ -1,43 +1,95 @@
 """From the records of the comparison on public sets to its page: who wins, by how much, and whether that is chance.
 
-A method is judged on a set by its means over the splits. Ranks, wins and tests are over the sets on which every method
-shown is finished; one that ran out of time, or isn't run on so many rows, is finished there, and last.
+A method is judged on a set by its means over the splits that all methods with records there have; one that ran out of
+time on any split is last there. Ranks, wins and tests are over the largest table of sets and methods without gaps.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import combinations, count
 
 import numpy as np
 from scipy import stats
 
+from mlrh._words import counted, fixed
 from mlrh.experiments import _plots as plots
-from mlrh.experiments._pages import COLUMNS, by_method, footer, missing, spread, values
-from mlrh.experiments._protocol import N_FOLDS, PUBLIC, PUBLISHED_SPLITS, SUITES
-from mlrh.experiments._public import HIGHER_IS_BETTER, JUDGED, MAX_KERNEL_ROWS, MAX_SECONDS
-from mlrh.experiments._report import Figure, Report, Section, Table
+from mlrh.experiments._methods import MEANINGS
+from mlrh.experiments._pages import COLUMNS, TITLES, by_method, footer, missing, paired, spread, values
+from mlrh.experiments._protocol import LARGE_GRIDS, N_FOLDS, PUBLIC, PUBLISHED_SPLITS, SUITES
+from mlrh.experiments._public import HIGHER_IS_BETTER, JUDGED, MAX_SECONDS
+from mlrh.experiments._report import Figure, Report, Section, Table, part_in_markdown
+from mlrh.experiments._winners import LEVEL, OURS, Duel, Ranked, enumerated, holm, who_wins
 
 SETS = SUITES["public"]
 WRITTEN = {metric: (title, factor, decimals) for title, metric, factor, decimals, _ in COLUMNS}
-OURS = "MLRH"  # how the names of mlrh's own methods begin
-LEVEL = 0.05  # of the tests
-# The smallest p of Wilcoxon's test for n sets is 2 / 2^n, which is below LEVEL from here on.
-MIN_SETS = 6
-TITLES = {
-    "exact_match": "exact match",
-    "hamming_loss": "Hamming loss",
-    "f1_example": "F1 by row",
-    "set_log_loss": "log-loss of the set",
+MIN_SHARE = 0.75  # of the methods that must be ranked: ranks among few of them would say little of the others
+MAX_NAMED = 3  # methods that are missing on a set, named in the summary
+README_BEGIN, README_END = "<!-- comparison, by docs/comparison/write.py -->", "<!-- end of comparison -->"
+README_LINK = "These are the best of both sides by exact match; [all methods and measures](docs/comparison/report.md)."
+README_ROWS = {True: 2, False: 3}  # of the README's table: methods of mlrh, and of others
+README_SETS = ("emotions", "scene", "yeast")
+
+# One part of a method against another, in words: what the first method has in place of the second.
+PARTS = (
+    ("a joint model in place of one per label", "MLRH (linear, open)", "BR-LR"),
+    ("a kernel in place of linear scores", "MLRH (RBF, open)", "MLRH (linear, open)"),
+    ("a bias for every set of training", "MLRH (RBF, open)", "MLRH (RBF, cardinality)"),
+    ("other sets possible, too", "MLRH (RBF, open)", "MLRH (RBF, observed)"),
+    ("boosted trees in place of a kernel", "MLRH (boosted)", "MLRH (RBF, open)"),
+    ("boosted trees under our likelihood in place of BOOMER", "MLRH (boosted)", "BOOMER"),
+    ("a pool in place of the kernel alone", "MLRH (pooled)", "MLRH (RBF, open)"),
+    ("a pool in place of boosted trees alone", "MLRH (pooled)", "MLRH (boosted)"),
+    ("a pool in place of a forest over label sets", "MLRH (pooled)", "LP-RF"),
+    ("an automatic choice in place of that pool", "MLRH (automatic)", "MLRH (pooled)"),
+    ("label sets as the classes of a forest", "LP-RF", "RF"),
+)
+_SET, _OPEN = "one model of the whole label set", "all sets of the sizes of training, with a bias for those it shows"
+_PER_SET, _CHAIN = "every label set of training as a class", "a chain, each classifier sees the labels before"
+NAMES = {
+    **MEANINGS,
+    "MLRH (linear, cardinality)": f"{_SET}, linear scores, all sets of the sizes of training",
+    "MLRH (linear, observed)": f"{_SET}, linear scores, the sets that training shows",
+    "MLRH (linear, open)": f"{_SET}, linear scores, {_OPEN}",
+    "MLRH (RBF, cardinality)": f"{_SET}, RBF kernel, all sets of the sizes of training",
+    "MLRH (RBF, observed)": f"{_SET}, RBF kernel, the sets that training shows",
+    "MLRH (RBF, open)": f"{_SET}, RBF kernel, {_OPEN}",
+    "MLRH (boosted)": f"{_SET}, boosted trees, {_OPEN}",
+    "MLRH (pooled)": "a mixture of MLRH (RBF, open), MLRH (boosted) and LP-RF",
+    "MLRH (automatic)": "MLRHAuto: kind of scores, label space, settings and a pool, chosen by held-out rows",
+    "BR-SVM": "one support vector machine per label",
+    "CC-SVM": f"{_CHAIN}: support vector machines",
+    "LP-SVM": f"{_PER_SET}: support vector machines",
+    "RF": "random forest of all labels at once",
+    "Extra trees": "extremely randomised trees of all labels at once",
+    "BOOMER": "boosted rules (mlrl-boomer), with a loss of single labels or of whole sets",
 }
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A method on a set: means of the measures over the splits; `reason` says why it is last there, if it is."""
+    """A method on a set: its records of the splits that count by (seed, fold), and the means of the measures.
 
+    `reason` says why it is last there, if it is; then it has no means.
+    """
+
+    records: dict[tuple[int, int], dict]
     means: dict[str, float]
     reason: str
+
+
+@dataclass(frozen=True)
+class OnSet:
+    """The methods on a set, and on how many splits they are compared; none where they have no split in common."""
+
+    name: str
     n_splits: int
-    is_finished: bool
+    methods: dict[str, Standing]
+
+    @property
+    def n_planned(self) -> int:
+        """The number of splits when all has run."""
+        return n_splits(self.name)
 
 
 @dataclass(frozen=True)
@@ -62,32 +114,68 @@ class Comparison:
 
 def suite_report(records, *, left=(), failures=()) -> Report:
     """The page of all records of the comparison on public sets, whichever of them are there."""
-    standings = standings_of(records)
-    if not standings:
+    found = results_of(records)
+    if not found:
         raise ValueError("There is no record of the comparison on public sets yet; run some methods first.")
-    compared = [found for measure in TITLES if (found := comparison(standings, measure))]
-    summary = (*_who_wins(compared), *_unfinished(standings), *missing(left, failures))
+    compared = comparisons(found)
+    summary = (*_who_wins(found, compared), *_coverage(found), *_out_of_time(found), *missing(left, failures))
+    tables = [_figures_table(found, measure, compared) for measure in TITLES]
+    ranks = [_ranks_table(compared)] if compared else []
     sections = [
         *_rank_section(compared),
-        Section("All figures", _protocol_words(), tuple(_figures_table(standings, m, compared) for m in TITLES)),
-        *_chance_section(compared),
-        *_time_section(standings, compared),
+        Section("All figures", _protocol_words(), (*ranks, *(table for table in tables if table.rows))),
+        *_chance_section(found, compared),
+        *_losses_section(found, compared),
+        *_time_section(found, compared),
+        _names_section(found),
     ]
     return Report("Methods on public sets", summary, tuple(sections), footer("mlrh compare --suite public"))
+
+
+def in_readme(readme, records) -> str:
+    """The README with its part on this comparison as the records have it: nothing where no method of others is ranked.
+
+    The part lies between the lines README_BEGIN and README_END.
+    """
+    before, begin, rest = readme.partition(README_BEGIN)
+    _, end, after = rest.partition(README_END)
+    if not end:
+        raise ValueError(
+            f"The README lacks the lines {README_BEGIN!r} and {README_END!r}; put them where the table goes."
+        )
+    return f"{before}{begin}\n{_readme_part(results_of(records))}{end}{after}"
+
+
+def _readme_part(found):
+    compared = comparisons(found)
+    if not compared or all(method.startswith(OURS) for method in compared[0].methods):
+        return ""
+    sets = [found[name] for name in README_SETS if name in compared[0].sets]
+    rows = [
+        (*row, *(_cell(own.methods[row[0]], "exact_match", _best(own, "exact_match")) for own in sets))
+        for row in _ranks_table(compared, README_ROWS).rows
+    ]
+    columns = (
+        "mean rank by",
+        *(TITLES[own.measure] for own in compared),
+        *(f"{own.name}, exact match %" for own in sets),
+    )
+    words = (f"{next(iter(_who_wins(found, compared)))} {_ranked_words(found)}",)
+    return f"## How good it is\n\n{part_in_markdown(words, Table('', columns, tuple(rows)))}\n{README_LINK}\n\n"
 
 
 # Standings and ranks
 
 
-def standings_of(records) -> dict[str, dict[str, Standing]]:
-    """{data set: {method: Standing}} of the records of this comparison, both in the order that they are listed in."""
+def results_of(records) -> dict[str, OnSet]:
+    """{data set: OnSet} of the records of this comparison, sets and methods in the order that they are listed in."""
     known = [r for r in records if r["protocol"] == PUBLIC and r["dataset"] in SETS and r["method"] in JUDGED]
-    found: dict[str, dict[str, Standing]] = {}
+    found = {}
     for name in SETS:
         # Of several records of one split, with different grids say, the last one stays.
         own = by_method(record for record in known if record["dataset"] == name)
         if own:
-            found[name] = {method: _standing(name, own[method]) for method in JUDGED if method in own}
+            found[name] = _on_set(name, {method: own[method] for method in JUDGED if method in own})
     return found
 
 
@@ -96,41 +184,64 @@ def n_splits(name) -> int:
     return len(SETS[name].seeds) * (1 if name in PUBLISHED_SPLITS else N_FOLDS)
 
 
-def _standing(name, records):
-    reason = next(filter(None, (_reason(record) for record in records.values())), "")
-    means = {}
-    for measure in (*TITLES, "impossible_share", "fit_seconds"):
-        own = spread(values(records, measure))
-        if own is not None and not reason:
-            means[measure] = own.mean
-    return Standing(means, reason, len(records), bool(reason) or len(records) == n_splits(name))
+def _on_set(name, methods):
+    last = {m: any("out_of_time" in record for record in own.values()) for m, own in methods.items()}
+    in_time = [set(own) for method, own in methods.items() if not last[method]]
+    shared = set.intersection(*in_time) if in_time else set()
+    standings = {}
+    for method, own in methods.items():
+        counted = {} if last[method] else {split: own[split] for split in sorted(shared)}
+        spreads = {m: spread(values(counted, m)) for m in (*TITLES, "impossible_share", "fit_seconds")}
+        means = {measure: found.mean for measure, found in spreads.items() if found is not None}
+        standings[method] = Standing(counted, means, "out of time" if last[method] else "")
+    return OnSet(name, len(shared), standings)
 
 
-def _reason(record):
-    if "out_of_time" in record:
-        return "out of time"
-    return f"over {record['max_rows']:,} rows" if "max_rows" in record else ""
+def ranked_block(found) -> tuple[list[str], list[str]]:
+    """The sets and the methods that are ranked: the largest table without gaps that has MIN_SHARE of all methods."""
+    shown = _shown(found)
+    usable = [name for name, own in found.items() if own.n_splits]
+    best: tuple[list[str], list[str]] = ([], [])
+    for n_sets in range(len(usable), 0, -1):
+        for sets in combinations(usable, n_sets):
+            methods = [method for method in shown if all(method in found[name].methods for name in sets)]
+            is_larger = n_sets * len(methods) > len(best[0]) * len(best[1])
+            if is_larger and len(methods) >= MIN_SHARE * len(shown):
+                best = (list(sets), methods)
+    return best
 
 
-def comparison(standings, measure) -> Comparison | None:
-    """The comparison by a measure; None where no set is finished by all methods, or no method has the measure."""
-    shown = [method for method in JUDGED if any(method in own for own in standings.values())]
-    sets = [name for name, own in standings.items() if all(m in own and own[m].is_finished for m in shown)]
-    methods = [method for method in shown if sets and _has(standings, sets, method, measure)]
+def _shown(found):
+    """The methods that have any record."""
+    return [method for method in JUDGED if any(method in own.methods for own in found.values())]
+
+
+def comparisons(found) -> list[Comparison]:
+    """The comparison by each measure that ranked methods have."""
+    return [own for measure in TITLES if (own := comparison(found, measure))]
+
+
+def comparison(found, measure) -> Comparison | None:
+    """The comparison by a measure; None where nothing is ranked, or no ranked method has the measure."""
+    sets, methods = ranked_block(found)
+    methods = [method for method in methods if _has(found, sets, method, measure)]
     if not methods:
         return None
     worst = -np.inf if HIGHER_IS_BETTER[measure] else np.inf
-    table = np.array([[standings[name][m].means.get(measure, worst) for name in sets] for m in methods])
-    sign = -1 if HIGHER_IS_BETTER[measure] else 1
-    ranks = stats.rankdata(sign * table, axis=0)
+    table = np.array([[found[name].methods[m].means.get(measure, worst) for name in sets] for m in methods])
+    ranks = stats.rankdata(-_sign(measure) * table, axis=0)
     order = np.argsort(ranks.mean(axis=1), kind="stable")
     return Comparison(measure, [methods[place] for place in order], sets, table[order], ranks[order])
 
 
-def _has(standings, sets, method, measure):
+def _has(found, sets, method, measure):
     """Whether the method has the measure on every set where it isn't last, and on one at least."""
-    own = [standings[name][method] for name in sets]
+    own = [found[name].methods[method] for name in sets]
     return any(measure in s.means for s in own) and all(measure in s.means or s.reason for s in own)
+
+
+def _sign(measure):
+    return 1 if HIGHER_IS_BETTER[measure] else -1
 
 
 # One method against another, and chance
@@ -142,7 +253,7 @@ def against(compared, place, other) -> tuple[int, int, int, float, float]:
     p is of Wilcoxon's signed-rank test, two-sided; 1 where all sets are ties. A method that is last on a set is behind
     by more than any other difference.
     """
-    gains = (1 if HIGHER_IS_BETTER[compared.measure] else -1) * _differences(compared, place, other)
+    gains = _sign(compared.measure) * _differences(compared, place, other)
     both = gains[np.isfinite(gains)]
     largest = 1.0 + 2.0 * float(np.abs(both).max(initial=0.0))
     bounded = np.where(np.isfinite(gains), np.round(gains, 12), np.sign(gains) * largest)
@@ -160,151 +271,219 @@ def _differences(compared, place, other):
     return np.where(np.isnan(found), 0.0, found)  # both are last
 
 
-def holm(p_values) -> np.ndarray:
-    """p values after Holm's correction: the smallest times n, the next times n - 1, and so on, never falling."""
-    p_values = np.asarray(p_values, dtype=np.float64)
-    order, n = np.argsort(p_values), len(p_values)
-    corrected = np.empty(n)
-    corrected[order] = np.maximum.accumulate(p_values[order] * (n - np.arange(n)))
-    return np.minimum(corrected, 1.0)
-
-
 def _tests(compared):
-    """The first method against each other one: [(other, wins, ties, losses, mean gain, corrected p), ...]."""
+    """The first method against each other one."""
     found = [against(compared, 0, other) for other in range(1, len(compared.methods))]
-    corrected = holm([own[-1] for own in found])
-    return [(method, *own[:-1], p) for method, own, p in zip(compared.methods[1:], found, corrected, strict=True)]
+    corrected = holm([own[-1] for own in found]).tolist()
+    return [Duel(method, *own[:-1], p) for method, own, p in zip(compared.methods[1:], found, corrected, strict=True)]
+
+
+def sets_needed(n_others) -> int:
+    """From how many sets on p can be below LEVEL after Holm's correction for so many other methods.
+
+    The smallest p of Wilcoxon's test for n sets is 2 / 2^n, and the correction multiplies it by their number.
+    """
+    return next(n for n in count(1) if n_others * 2.0 ** (1 - n) < LEVEL)
+
+
+def on_single_sets(found, compared, one, other) -> tuple[int, int, int]:
+    """On how many sets one method is ahead of another by more than chance, on how many behind, and how many tell.
+
+    By the corrected t-test over the splits of a set, with Holm's correction for the number of sets.
+    """
+    tests = [_paired(found[name], one, other, compared.measure) for name in compared.sets]
+    tests = [test for test in tests if test is not None]
+    is_sure = holm([test.p for test in tests]) < LEVEL
+    is_ahead = np.array([_sign(compared.measure) * test.mean > 0 for test in tests], dtype=bool)
+    return int((is_sure & is_ahead).sum()), int((is_sure & ~is_ahead).sum()), len(tests)
+
+
+def _paired(own, one, other, measure):
+    """The difference of two methods on a set over its splits; None where these are fewer than two."""
+    return paired(own.methods[one].records, own.methods[other].records, measure)
 
 
 # Paragraphs
 
 
-def _who_wins(compared):
+def _who_wins(found, compared) -> Iterator[str]:
     """The first methods and how far they are ahead by exact match; then a paragraph for each other measure."""
     if not compared:
-        yield "No set is finished by all methods yet, so that nobody is ranked."
+        yield "No set has enough of the methods on a common split yet, so that nobody is ranked."
         return
-    firsts: dict[str, list[str]] = {}
-    for found in compared:
-        level = [m for m, rank in zip(found.methods, found.mean_ranks, strict=True) if rank == found.mean_ranks[0]]
-        firsts.setdefault(_enumerated(level), []).append(TITLES[found.measure])
-    winners = "; ".join(f"{methods} in {_enumerated(titles)}" for methods, titles in firsts.items())
     sets = compared[0].sets
     over = f"{len(sets)} sets" if len(sets) > 1 else f"one set, {sets[0]}"
-    details = [_ahead(found) for found in compared]
-    yield f"First by mean rank over {over}: {winners}. {details[0]}"
-    yield from details[1:]
+    ranked = [_ranked(found, own) for own in compared]
+    yield from who_wins(ranked, f"by mean rank over {over}", always_a_rival=False)
 
 
-def _enumerated(words):
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+def _ranked(found, compared):
+    _, factor, decimals = WRITTEN[compared.measure]
+    ranks, needed = compared.mean_ranks, sets_needed(len(compared.methods) - 1)
+    too_few = f"sets: beside {counted(len(ranks) - 1, 'other method')} the test needs {needed}"
+    return Ranked(
+        TITLES[compared.measure],
+        compared.methods,
+        [f"{rank:.2f}" for rank in ranks],
+        int((ranks == ranks[0]).sum()),
+        "mean rank",
+        _tests(compared),
+        factor,
+        decimals,
+        too_few=too_few if len(compared.sets) < needed else "",
+        beside={other: _single_words(found, compared, other) for other in compared.methods[1:]},
+    )
 
 
-def _ahead(compared):
-    """The first method and the best of the other side: of the others if the first is ours, else of ours."""
-    title, first, ranks = TITLES[compared.measure], compared.methods[0], compared.mean_ranks
-    words = f"{title[0].upper()}{title[1:]}: {first} has mean rank {ranks[0]:.2f} among {len(ranks)} methods"
-    is_ours = first.startswith(OURS)
-    rivals = [test for test in _tests(compared) if test[0].startswith(OURS) != is_ours]
-    if not rivals:
-        return f"{words}."
-    rival, wins, ties, losses, gain, p = rivals[0]
-    side = "best method of others" if is_ours else "best of mlrh"
-    place, gap = compared.methods.index(rival), _behind(compared.measure, gain)
-    words += f"; the {side} is {rival} with {ranks[place]:.2f}, {gap}: it loses on {wins}, ties on {ties} and wins on "
-    return f"{words}{losses}. {_chance(p, len(compared.sets))}"
+def _single_words(found, compared, other):
+    """A sentence on the first method and another one on single sets."""
+    ahead, behind, n_sets = on_single_sets(found, compared, compared.methods[0], other)
+    if not n_sets:
+        return ""
+    if n_sets == 1:
+        if ahead or behind:
+            return f"Over the splits of the set, the first is {'ahead' if ahead else 'behind'} by more than chance."
+        return "Over the splits of the set, the difference may be chance."
+    return (
+        f"Over the splits of single sets the first is ahead by more than chance on {ahead} of {n_sets}, and behind on "
+        f"{behind}."
+    )
 
 
-def _behind(measure, gain):
-    _, factor, decimals = WRITTEN[measure]
-    if np.isnan(gain):
-        return "with no set that both have finished in time"
-    unit = " points" if factor == 100 else ""
-    return f"{abs(factor * gain):.{decimals}f}{unit} {'behind' if gain >= 0 else 'ahead'} on average"
-
-
-def _chance(p, n_sets):
-    if n_sets < MIN_SETS:
-        return f"Whether that is chance can't be told from so few sets; the test needs {MIN_SETS}."
-    return f"That {'is more than' if p < LEVEL else 'may be'} chance (p = {p:.3f})."
-
-
-def _unfinished(standings):
-    """What is missing, if anything."""
-    shown = [method for method in JUDGED if any(method in own for own in standings.values())]
-    never = [method for method in JUDGED if method not in shown]
-    parts = []
-    for name in SETS:
-        own = standings.get(name, {})
-        some = [f"{m} ({own[m].n_splits} of {n_splits(name)} splits)" for m in own if not own[m].is_finished]
-        none = [method for method in shown if method not in own]
-        if len(none) == len(shown):
-            parts.append(f"{name}: all methods")
-        elif none or some:
-            parts.append(f"{name}: {', '.join([*none, *some])}")
+def _coverage(found) -> Iterator[str]:
+    """What is ranked, and one paragraph on what is not."""
+    sets, methods = ranked_block(found)
+    if sets:
+        yield _ranked_words(found)
+    shown, parts = _shown(found), []
+    for words, names in _grouped((_lack(found[name], shown), name) for name in found if name not in sets):
+        parts.append(f"{enumerated(names)} ({words})")
+    never = [name for name in SETS if name not in found]
+    parts += [f"{enumerated(never)} (not run)"] if never else []
+    unranked = [method for method in shown if sets and method not in methods]
+    for words, names in _grouped((enumerated([n for n in sets if m not in found[n].methods]), m) for m in unranked):
+        parts.append(f"{enumerated(names)} (no record on {words})")
+    waiting = [method for method in JUDGED if method not in shown]
+    if waiting:
+        many = f"{len(waiting)} of {len(JUDGED)} methods" if len(waiting) > MAX_NAMED else enumerated(waiting)
+        parts.append(f"{many} (not run on any set)")
     if parts:
-        yield f"Not finished yet, and these sets are not ranked: {'; '.join(parts)}."
-    if never:
-        yield f"Not run yet on any set: {', '.join(never)}."
+        yield f"Not finished, and not ranked: {'; '.join(parts)}. Empty cells of the tables are what is missing."
+
+
+def _ranked_words(found):
+    """How many methods are ranked, and over which splits of which sets."""
+    sets, methods = ranked_block(found)
+    parts = _grouped((_splits_words(found[name]), name) for name in sets)
+    words = ", ".join(f"{enumerated(names)} by {words}" for words, names in parts)
+    return f"Ranked are {counted(len(methods), 'method')}: {words}."
+
+
+def _splits_words(own):
+    if own.n_splits == own.n_planned:
+        return "the published split" if own.name in PUBLISHED_SPLITS else f"all {own.n_planned} splits"
+    return f"{own.n_splits} of {own.n_planned} splits"
+
+
+def _lack(own, shown):
+    """Why a set isn't ranked."""
+    lacking = [method for method in shown if method not in own.methods]
+    if lacking:
+        few = len(lacking) <= MAX_NAMED
+        return f"without {enumerated(lacking)}" if few else f"{len(own.methods)} of {len(shown)} methods"
+    return "no split that all methods have"
+
+
+def _grouped(pairs):
+    """[(words, names)] of pairs (words, name), in the order that words first occur."""
+    found = defaultdict(list)
+    for words, name in pairs:
+        found[words].append(name)
+    return found.items()
+
+
+def _out_of_time(found) -> Iterator[str]:
+    """Which methods were out of time, and where."""
+    last = ((m, name) for name, own in found.items() for m, s in own.methods.items() if s.reason)
+    parts = [f"{method} on {enumerated(names)}" for method, names in _grouped(last)]
+    if parts:
+        yield (
+            f"Out of time ({MAX_SECONDS // 60} minutes on a split), and so last there: {'; '.join(parts)}. Such a "
+            "method isn't run on the set's other splits."
+        )
 
 
 def _protocol_words():
     return (
-        "Means over the splits of a set: five folds of five seeds on emotions, scene and yeast, of two seeds on the "
-        "other small sets, and the published split of the larger ones.",
+        "Means over the splits of a set that all methods have: five folds of five seeds on emotions, scene and yeast, "
+        "of two seeds on the other small sets, and the published split of the larger ones. Where fewer are shared so "
+        "far, the head of the column says so.",
         "Every method is tuned for each measure by cross validation on the training part, over at most six settings "
         "that were fixed before. Methods of mlrh answer exact match with the most probable set, Hamming loss with the "
         "labels more likely than not, and F1 with the set of highest expected F1; the others answer as they do.",
         "Log-loss of the set counts a probability below 1e-6 as 1e-6; where a method has probabilities of single "
         "labels, they are multiplied.",
-        f"A method has {MAX_SECONDS // 60} minutes of processor time for a split; out of time is last. RBF kernels of "
-        f"mlrh are not run over {MAX_KERNEL_ROWS:,} rows, where support vector machines are linear.",
+        f"A method has {MAX_SECONDS // 60} minutes of processor time for a split; out of time is last. Over "
+        f"5,000 rows support vector machines are linear, RBF kernels of mlrh are approximated (Nystroem, "
+        f"{LARGE_GRIDS['rbf']['n_components']:,} components), and pools have a linear member in place of a kernel one.",
     )
 
 
 # Tables and figures
 
 
-def _figures_table(standings, measure, compared):
+def _figures_table(found, measure, compared):
     """Methods by sets, in the order of the mean ranks where there are any."""
-    ranked = next((found for found in compared if found.measure == measure), None)
+    ranked = next((own for own in compared if own.measure == measure), None)
     ranks = dict(zip(ranked.methods, ranked.mean_ranks, strict=True)) if ranked else {}
-    with_figures = [m for m in JUDGED if any(m in own and measure in own[m].means for own in standings.values())]
+    with_figures = [
+        m for m in JUDGED if any(m in own.methods and measure in own.methods[m].means for own in found.values())
+    ]
     methods = sorted(with_figures, key=lambda method: ranks.get(method, np.inf))
-    title, best = WRITTEN[measure][0], {name: _best(own, measure) for name, own in standings.items()}
+    best = {name: _best(own, measure) for name, own in found.items()}
     rows = []
     for method in methods:
-        cells = [_cell(name, standings[name].get(method), measure, best[name]) for name in standings]
+        cells = [_cell(own.methods.get(method), measure, best[name]) for name, own in found.items()]
         rows.append((method, *cells, f"{ranks[method]:.2f}" if method in ranks else ""))
     notes = ["The best of a set is bold."]
-    if ranked and len(ranked.sets) < len(standings):
-        notes.append(f"Mean rank over {', '.join(ranked.sets)}.")
-    return Table(f"{title[0].upper()}{title[1:]}", ("", *standings, "mean rank"), tuple(rows), tuple(notes))
+    if ranked and len(ranked.sets) < len(found):
+        notes.append(f"Mean rank over {enumerated(ranked.sets)}.")
+    columns = ("", *(_head(own) for own in found.values()), "mean rank")
+    return Table(_title(measure), columns, tuple(rows), tuple(notes))
 
 
-def _best(standings, measure):
-    """The best mean of a set, as it is printed, among the methods that are finished there; None where there is none."""
-    means = [own.means[measure] for own in standings.values() if own.is_finished and measure in own.means]
+def _title(measure):
+    return _capital(WRITTEN[measure][0])
+
+
+def _head(own):
+    """The head of a set's column."""
+    return own.name if own.n_splits == own.n_planned else f"{own.name}\n{own.n_splits} of {own.n_planned}"
+
+
+def _best(own, measure):
+    """The best mean of a set, as it is printed; None where there is none, or where all are printed the same."""
+    means = [standing.means[measure] for standing in own.methods.values() if measure in standing.means]
+    if len(means) > 1 and len({_written(mean, measure) for mean in means}) == 1:
+        return None
     return _written((max if HIGHER_IS_BETTER[measure] else min)(means), measure) if means else None
 
 
 def _written(mean, measure):
     _, factor, decimals = WRITTEN[measure]
-    return f"{factor * mean:.{decimals}f}"
+    return f"{factor * mean:.{decimals}f}" if np.isfinite(mean) else "out of time"
 
 
-def _cell(name, standing, measure, best):
+def _cell(standing, measure, best):
     if standing is None or measure not in standing.means:
         return "" if standing is None else standing.reason
     text = _written(standing.means[measure], measure)
-    if not standing.is_finished:
-        return f"{text} ({standing.n_splits} of {n_splits(name)})"
     return f"**{text}**" if text == best else text
 
 
 def _rank_section(compared) -> Iterable[Section]:
-    """A figure per measure: the ranks of each method on the sets."""
-    figures = []
+    """How far each method is behind the first by exact match, then a figure of ranks on the sets for each measure."""
+    figures = [_gaps_figure(compared[0])] if compared else []
     for found in compared:
         title = TITLES[found.measure]
         rows = list(zip(found.methods, found.ranks.tolist(), strict=True))
@@ -315,51 +494,193 @@ def _rank_section(compared) -> Iterable[Section]:
         yield Section("Who wins", (), (), tuple(figures))
 
 
-def _chance_section(compared) -> Iterable[Section]:
-    """The first against each other method, and where it isn't the best."""
-    tables, losses = [], []
-    for found in compared:
-        title, factor, decimals = WRITTEN[found.measure]
-        rows = [
-            (other, f"{wins}/{ties}/{lost}", _signed(factor * gain, decimals), f"{p:.3f}", "yes" if p < LEVEL else "no")
-            for other, wins, ties, lost, gain, p in _tests(found)
-        ]
-        columns = ("", "wins/ties/losses", "mean gain", "p", "more than chance")
-        name = f"{title[0].upper()}{title[1:]}: {found.methods[0]} against each other"
-        tables.append(Table(name, columns, tuple(rows)))
-        losses.append(_losses(found))
+def _gaps_figure(compared):
+    """How far each method is behind the first on each set that both finished."""
+    factor = WRITTEN[compared.measure][1]
+    gaps = [_sign(compared.measure) * factor * _differences(compared, p, 0) for p in range(len(compared.methods))]
+    rows = [(method, own[np.isfinite(own)].tolist()) for method, own in zip(compared.methods, gaps, strict=True)]
+    axis = f"{TITLES[compared.measure]}{', points' if factor == 100 else ''}, beside {compared.methods[0]}"
+    svg = plots.spread_plot(
+        [row for row in rows if row[1]], title="how far behind the first", axis=axis, dots="data set"
+    )
+    caption = (
+        f"{_capital(TITLES[compared.measure])} of each method minus that of {compared.methods[0]}, the first by mean "
+        "rank, on each data set and on average; methods by mean rank."
+    )
+    return Figure(svg, caption)
+
+
+def _ranks_table(compared, n_rows=None):
+    """Mean ranks of the methods by each measure, in the order of the first; of each side at most n_rows."""
+    ranks = {c.measure: dict(zip(c.methods, c.mean_ranks.tolist(), strict=True)) for c in compared}
+    best = {measure: f"{min(own.values()):.2f}" for measure, own in ranks.items()}
+    rows, taken = [], {True: 0, False: 0}
+    for method in compared[0].methods:
+        is_ours = method.startswith(OURS)
+        taken[is_ours] += 1
+        if n_rows is None or taken[is_ours] <= n_rows[is_ours]:
+            written = {measure: f"{own[method]:.2f}" if method in own else "" for measure, own in ranks.items()}
+            cells = (f"**{text}**" if text == best[measure] else text for measure, text in written.items())
+            rows.append((method, *cells))
+    columns = ("mean rank by", *(TITLES[own.measure] for own in compared))
+    return Table("Mean ranks", columns, tuple(rows), ("1 is the best; the best of a measure is bold.",))
+
+
+def _chance_section(found, compared) -> Iterable[Section]:
+    """The first against each other method."""
+    tables = []
+    for own in compared:
+        _, factor, decimals = WRITTEN[own.measure]
+        rows = []
+        for place, (other, wins, ties, lost, gain, p) in enumerate(_tests(own), start=1):
+            ahead, behind, _ = on_single_sets(found, own, own.methods[0], other)
+            plain = against(own, 0, place)[-1]
+            cells = (f"{wins}/{ties}/{lost}", _signed(factor * gain, decimals), _p(plain), _p(p))
+            rows.append((other, *cells, "yes" if p < LEVEL else "no", f"{ahead}/{behind}"))
+        columns = (
+            *("", "wins/ties/losses", "mean gain", "p", "p, corrected", "more than chance"),
+            "single sets: ahead/behind",
+        )
+        tables.append(Table(f"{_title(own.measure)}: {own.methods[0]} against each other", columns, tuple(rows)))
+    tables = [table for table in tables if table.rows]
     if tables:
         words = (
             "The first by mean rank against each other method: on how many sets it is better, level and worse; the "
             "mean gain over the sets that both finished, above 0 where the first is better; p of Wilcoxon's "
-            "signed-rank test over sets, with Holm's correction for the number of methods; and whether p is below "
-            f"{LEVEL:g}.",
+            "signed-rank test over sets, plain and with Holm's correction for the number of methods; and whether the "
+            f"corrected p is below {LEVEL:g}.",
+            "Single sets: on how many the first is ahead and behind by more than chance over the splits of that set, "
+            "by the corrected t-test, with Holm's correction for the number of sets. A set with one split can't tell.",
         )
-        yield Section("More than chance?", (*words, *losses), tuple(tables))
+        yield Section("More than chance?", words, tuple(tables))
+
+
+def _p(number):
+    return f"{number:.3f}" if number >= 0.0005 else "< 0.001"
 
 
 def _signed(number, decimals):
-    return "" if np.isnan(number) else f"{number:+.{decimals}f}"
+    return "" if np.isnan(number) else fixed(number, decimals, signed=True)
 
 
-def _losses(compared):
-    """The sets on which another method is better than the first, and by what figures."""
-    title, (_, factor, decimals) = TITLES[compared.measure], WRITTEN[compared.measure]
-    sign, parts = (1 if HIGHER_IS_BETTER[compared.measure] else -1), []
+def _losses_section(found, compared) -> Iterable[Section]:
+    """On each set the best of mlrh beside the best of others, and what each part of a method brings."""
+    both = [own for own in compared if len({method.startswith(OURS) for method in own.methods}) == 2]
+    tables, words = [_sides_table(found, own) for own in both], list(_losses(both))
+    if tables:
+        words.append(
+            "The best of each side is picked by the figures shown, which makes both look slightly better than they "
+            "are; p is of the corrected t-test over the splits of the set, and says which gaps are more than noise."
+        )
+    parts = _parts_table(found)
+    if parts.rows:
+        tables.append(parts)
+        words += _lessons(found)
+    if tables:
+        yield Section("Where mlrh wins and loses, and what that teaches", tuple(words), tuple(tables))
+
+
+def _sides(compared, place):
+    """The places of the best method of mlrh and of the best one of others on a set."""
+    order = np.argsort(-_sign(compared.measure) * compared.values[:, place], kind="stable").tolist()
+    return [next(p for p in order if compared.methods[p].startswith(OURS) == is_ours) for is_ours in (True, False)]
+
+
+def _sides_table(found, compared):
+    _, factor, decimals = WRITTEN[compared.measure]
+    rows = []
     for place, name in enumerate(compared.sets):
-        best = int(np.argmax(sign * compared.values[:, place]))
-        if sign * compared.values[best, place] > sign * compared.values[0, place]:
-            own = compared.values[0, place]
-            written = f"{factor * own:.{decimals}f}" if np.isfinite(own) else "out of time"
-            other = f"{compared.methods[best]} {factor * compared.values[best, place]:.{decimals}f}"
-            parts.append(f"{name} ({other}, {compared.methods[0]} {written})")
-    n_sets = len(compared.sets)
-    if not parts:
-        return f"By {title} {compared.methods[0]} is the best on all of {n_sets} sets."
-    return f"By {title} {compared.methods[0]} is beaten on {len(parts)} of {n_sets} sets: {'; '.join(parts)}."
+        ours, others = _sides(compared, place)
+        means, methods = compared.values[[ours, others], place], [compared.methods[p] for p in (ours, others)]
+        cells = [f"{method} {_written(mean, compared.measure)}" for method, mean in zip(methods, means, strict=True)]
+        gain = _sign(compared.measure) * (means[0] - means[1])
+        test = _paired(found[name], methods[0], methods[1], compared.measure)
+        result = "level" if round(gain, 12) == 0 else "won" if gain > 0 else "lost"
+        written = _signed(factor * gain, decimals) if np.isfinite(gain) else ""
+        rows.append((name, result, *cells, written, "" if test is None else _p(test.p)))
+    columns = ("", "mlrh has", "best of mlrh", "best of others", "gain", "p")
+    return Table(f"{_title(compared.measure)}, set by set", columns, tuple(rows))
 
 
-def _time_section(standings, compared) -> Iterable[Section]:
+def _losses(compared) -> Iterator[str]:
+    """Sentences on the sets on which a method of others beats every method of mlrh, and on where none does."""
+    won = []
+    for own in compared:
+        lost = [words for place in range(len(own.sets)) if (words := _lost(own, place))]
+        if lost:
+            n_sets = counted(len(own.sets), "set")
+            yield f"By {TITLES[own.measure]} mlrh loses {len(lost)} of {n_sets}: {'; '.join(lost)}."
+        else:
+            won.append(TITLES[own.measure])
+    if won:
+        yield f"By {enumerated(won)} no ranked set is lost to a method of others."
+
+
+def _lost(compared, place):
+    """A set and the figures of the best methods of others and of mlrh, where the former is better; else nothing."""
+    ours, others = _sides(compared, place)
+    own = _sign(compared.measure) * compared.values[:, place]
+    if not own[others] - own[ours] > 1e-12:
+        return ""
+    written = [f"{compared.methods[p]} {_written(compared.values[p, place], compared.measure)}" for p in (others, ours)]
+    return f"{compared.sets[place]} ({', '.join(written)})"
+
+
+def _parts_table(found):
+    """What one part of a method brings, over all sets that both methods have."""
+    rows = []
+    for words, one, other in PARTS:
+        both = {measure: _gains(found, one, other, measure) for measure in TITLES}
+        if len(both["exact_match"]):
+            rows.append((f"{words} ({one}, {other})", *(_brought(measure, gains) for measure, gains in both.items())))
+    notes = (
+        "Wins/ties/losses by sets, ranked or not, of the first in brackets against the second; and its mean gain.",
+    )
+    return Table("What each part brings", ("", *TITLES.values()), tuple(rows), notes)
+
+
+def _gains(found, one, other, measure):
+    """Differences on the sets where both have figures, above 0 where the first is better."""
+    pairs = [
+        (own.methods[one].means, own.methods[other].means)
+        for own in found.values()
+        if {one, other} <= own.methods.keys()
+    ]
+    differences = [_sign(measure) * (a[measure] - b[measure]) for a, b in pairs if measure in a and measure in b]
+    return np.round(np.array(differences, dtype=np.float64), 12)
+
+
+def _brought(measure, gains):
+    if not len(gains):
+        return ""
+    _, factor, decimals = WRITTEN[measure]
+    counts = (gains > 0).sum(), (gains == 0).sum(), (gains < 0).sum()
+    return f"{'/'.join(map(str, counts))}, {_signed(factor * gains.mean(), decimals)}"
+
+
+def _lessons(found) -> Iterator[str]:
+    """Which parts help by exact match, and which harm."""
+    kinds = defaultdict(list)
+    for words, one, other in PARTS:
+        gains = _gains(found, one, other, "exact_match")
+        if len(gains):
+            kinds[int(np.sign((gains > 0).sum() - (gains < 0).sum()))].append(words)
+    verbs = {1: "help on more sets than they harm", 0: "help on as many sets as they harm", -1: "harm on more sets"}
+    for kind, verb in verbs.items():
+        if kinds[kind]:
+            yield f"By exact match (last table) these {verb}: {'; '.join(kinds[kind])}."
+
+
+def _names_section(found):
+    rows = tuple((method, NAMES[method]) for method in _shown(found))
+    return Section("What the names mean", (), (Table("", ("method", "what it is"), rows),))
+
+
+def _capital(words):
+    return f"{words[0].upper()}{words[1:]}"
+
+
+def _time_section(results, compared) -> Iterable[Section]:
     """Seconds of a fit against exact match, over the ranked sets that all methods shown there finished in time."""
     if not compared:
         return
@@ -367,7 +688,7 @@ def _time_section(standings, compared) -> Iterable[Section]:
     points = []
     for method, own in zip(found.methods, found.values, strict=True):
         if np.isfinite(own).all():
-            seconds = [max(standings[name][method].means["fit_seconds"], 1e-4) for name in found.sets]
+            seconds = [max(results[name].methods[method].means["fit_seconds"], 1e-4) for name in found.sets]
             points.append((method, float(np.exp(np.mean(np.log(seconds)))), 100 * float(own.mean())))
     if not points:
         return

@@ -4,7 +4,7 @@ All text is plain, and whatever it holds is escaped; only a whole cell can be ma
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import count
 from pathlib import Path
@@ -52,12 +52,31 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """Title, paragraphs that sum up, sections, and a footer that says what made it."""
+    """Title, paragraphs that sum up, sections, a footer that says what made it, and lines for the end of a run."""
 
     title: str
     summary: tuple[str, ...]
     sections: tuple[Section, ...]
     footer: tuple[str, ...] = ()
+    closing: tuple[str, ...] = ()
+
+
+def without_empty(report) -> Report:
+    """The report without columns in which every cell is empty, and without tables that have nothing to say."""
+    sections = [
+        replace(section, tables=tuple(filter(None, map(_without_empty_columns, section.tables))))
+        for section in report.sections
+    ]
+    return replace(report, sections=tuple(sections))
+
+
+def _without_empty_columns(table):
+    """The table, or None where only the names of its rows are left."""
+    kept = [place for place in range(len(table.columns)) if place == 0 or any(row[place] for row in table.rows)]
+    if len(kept) < 2:
+        return None
+    rows = tuple(tuple(row[place] for place in kept) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[place] for place in kept), rows=rows)
 
 
 def write_report(report, folder):
@@ -91,6 +110,11 @@ def to_markdown(report):
     if report.footer:
         blocks += ["---", *map(_markdown_paragraph, report.footer)]
     return "\n\n".join(blocks) + "\n"
+
+
+def part_in_markdown(paragraphs, table) -> str:
+    """Paragraphs and a table, for a page that has more than the report."""
+    return "\n\n".join([*map(_markdown_paragraph, paragraphs), *_markdown_table(table)]) + "\n"
 
 
 def _markdown_heading(level, title):

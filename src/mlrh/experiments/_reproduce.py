@@ -12,19 +12,21 @@ from pathlib import Path
 
 import joblib
 import numpy as np
+from scipy import sparse
 from sklearn.datasets import load_iris, load_wine
 
 from mlrh._processes import as_finished
+from mlrh._words import described_data
 from mlrh.data import DataError, MultilabelData, load, load_digit_scenes
 from mlrh.data._catalogue import is_here
 from mlrh.experiments import _pages as pages
 from mlrh.experiments import _protocol as plans
 from mlrh.experiments._methods import FAMILIES, PROGRAMS, available_programs
-from mlrh.experiments._protocol import Dataset, Profile, Task, run_task
+from mlrh.experiments._protocol import Dataset, Profile, Task, not_run, run_task
 from mlrh.experiments._public import JUDGED
 from mlrh.experiments._public_pages import suite_report
 from mlrh.experiments._records import RecordFile, key_of
-from mlrh.experiments._report import Report
+from mlrh.experiments._report import Report, without_empty
 
 PAPER_SETS = ("scene", "emotions")
 DIGITS = "digits"
@@ -125,7 +127,7 @@ def reproduce(datasets, profile, folder, *, left=(), n_jobs=None, report=lambda 
     sections = (
         *pages.published_sections(nested, profile, protocol=plans.NESTED),
         *pages.published_sections(as_paper, profile, protocol=plans.PAPER),
-        *pages.comparison_sections(nested, profile),
+        *pages.comparison_sections(nested, profile, {d.name: d.data.label_names for d in datasets}),
         *pages.multiclass_sections(multiclass, profile.n_multiclass_seeds),
         pages.statistics_section(datasets),
         *pages.descent_sections(descent),
@@ -141,7 +143,8 @@ def reproduce(datasets, profile, folder, *, left=(), n_jobs=None, report=lambda 
         f"computed anew, beside its figures. Profile: {profile.name}.",
         *pages.missing(left, work.failures),
     )
-    return Report("The paper, reproduced", summary, sections, pages.footer(command))
+    closing = pages.in_short(nested, as_paper, Path(folder) / "report.html")
+    return Report("The paper, reproduced", summary, sections, pages.footer(command), closing)
 
 
 def compare(dataset, families, profile, folder, *, n_jobs=None, report=lambda stage, progress: None) -> Report:
@@ -151,24 +154,28 @@ def compare(dataset, families, profile, folder, *, n_jobs=None, report=lambda st
         nested = work.records_of("Comparing", plans.nested_tasks(dataset, profile, families))
     if not nested:
         raise ValueError(f"No method could be run: {work.failures[0]}.")
-    sections = tuple(pages.comparison_sections(nested, profile))
+    names = {dataset.name: dataset.data.label_names}
+    sections = (*pages.comparison_sections(nested, profile, names), *pages.meanings_section(nested))
     summary = (
-        f"Methods compared on {dataset.name}: the same {plans.N_FOLDS} outer folds for all, every "
-        f"hyperparameter chosen by {profile.inner_folds}-fold cross validation on the training part. Profile: "
-        f"{profile.name}.",
+        *pages.winners(nested),
+        f"{described_data(replace(dataset.data, name=dataset.name))}. The same {plans.N_FOLDS} outer folds for all "
+        f"methods, every hyperparameter chosen by {profile.inner_folds}-fold cross validation on the training part. "
+        f"Profile: {profile.name}.",
+        *(f"Note: {note}" for note in pages.notes_on(nested, profile)),
         *pages.missing((), work.failures),
     )
     command = f"mlrh compare{' --full' if profile.name == 'full' else ''}"
-    return Report(f"Comparison on {dataset.name}", summary, sections, pages.footer(command))
+    return without_empty(Report(f"Comparison on {dataset.name}", summary, sections, pages.footer(command)))
 
 
 def public_dataset(name, data_dir=None) -> Dataset:
     """A set of the comparison on public sets, with its published split where that is used."""
     if name not in plans.PUBLISHED_SPLITS:
         return Dataset(name, load(name, data_dir=data_dir))
-    n_train = len(load(name, "train", data_dir=data_dir).Y)
-    # "all" is the training rows followed by the test rows.
-    return Dataset(name, load(name, data_dir=data_dir), n_train_only=n_train, one_split=True)
+    train, test = (load(name, part, data_dir=data_dir) for part in ("train", "test"))
+    # Not load(name): the whole of bibtex has its rows in another order.
+    both = replace(train, X=sparse.vstack([train.X, test.X], format="csr"), Y=np.concatenate([train.Y, test.Y]))
+    return Dataset(name, both, n_train_only=len(train.Y), one_split=True)
 
 
 def compare_suite(datasets, profiles, methods, folder, *, n_jobs=None, report=lambda stage, progress: None) -> Report:
@@ -207,6 +214,7 @@ def run(
 ) -> list[str]:
     """Compute what the record file lacks of the tasks; returns one sentence per task that failed.
 
+    A method that was out of time on one split of a set is not run on those that haven't begun; their records say so.
     An interrupt or any other exception stops the workers; the records finished until then are in the file.
     """
     tasks = list(tasks)
@@ -218,7 +226,10 @@ def run(
     # Long tasks start first, so that no worker is left alone at the end.
     pending = sorted((task for task in tasks if not all(key in file for key in task.keys)), key=cost, reverse=True)
     waiting, took, failures = list(pending), {}, []
-    work, items = partial(_outcome, profile), [(task, datasets[task.dataset]) for task in pending]
+    out_of_time = {_method_on_set(record): record for record in file.records if _is_out_of_time(record)}
+    # Items are taken as their turn comes; until then they can still become ones that aren't run.
+    work, items = partial(_outcome, profile), [(task, datasets[task.dataset], None) for task in pending]
+    _spare(pending, items, out_of_time)
     n_jobs = min(n_jobs or joblib.cpu_count(), len(pending)) or 1
     with closing(as_finished(work, items, n_jobs=n_jobs)) as events:
         for place, outcome, running in events:
@@ -232,14 +243,38 @@ def run(
             elif task is not None:
                 file.append(outcome)
                 took[task] = outcome[0]["task_seconds"]
+                if _is_out_of_time(outcome[0]):
+                    _spare(pending, items, {_method_on_set(outcome[0]): outcome[0]})
             left, n_done = _seconds_left(waiting, took, cost, n_jobs), len(tasks) - len(waiting)
             report(Progress(n_done, len(tasks), tuple(pending[place] for place in running), left, task, failure))
     return failures
 
 
+def _spare(pending, items, out_of_time):
+    """Make the items of methods that are out of time, {_method_on_set: record}, ones that aren't run."""
+    for place, task in enumerate(pending):
+        earlier = out_of_time.get((task.plan, task.dataset, task.family))
+        if earlier is not None:
+            items[place] = (task, None, earlier)
+
+
+def _is_out_of_time(record):
+    """Whether the task was run and took too long."""
+    return "out_of_time" in record and "not_run_after" not in record
+
+
+def _method_on_set(record):
+    return record["plan"], record["dataset"], record["method"]
+
+
 def _outcome(profile, item):
-    """The records of a task on its data set, or why there are none."""
-    task, dataset = item
+    """The records of a task on its data set, or why there are none.
+
+    An item is the task, its data set, and a record of another split on which its method was out of time, or None.
+    """
+    task, dataset, earlier = item
+    if earlier is not None:
+        return not_run(task, profile, earlier)
     try:
         return run_task(task, dataset, profile)
     except Exception as error:  # one method that can't take the data must not end the comparison
