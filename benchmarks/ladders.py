@@ -1,4 +1,4 @@
-"""A competitor's fastest setting that is accurate enough. Knows nothing of who competes or of what is solved."""
+"""The fastest setting of a side, accurate enough or at its defaults. Knows not who competes or what is solved."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ CLOSE = 1.5  # times the fastest that a finalist may take
 
 @dataclass(frozen=True)
 class Ladder:
-    """A competitor's solver: tolerances (`steps`, of an `option`) from loose to tight, and `variants` of running it.
+    """A solver: tolerances (`steps` of an `option`), from loose to tight, the `default` one, and `variants` of a run.
 
     The first variant climbs. run(step, variant) gives seconds and a result, gap(result) its relative distance to the
     solver's own optimum.
@@ -27,6 +27,7 @@ class Ladder:
     variants: tuple[str, ...]
     run: Callable[[float, str], tuple[float, Any]]
     gap: Callable[[Any], float]
+    default: float | None = None
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,30 @@ def finalists(ladders: Iterable[Ladder], *, enough=ENOUGH, limit=FINALISTS, tell
     for ladder in ladders:
         best = min((setting.seconds for setting in found), default=float("inf"))
         reached = _climb(ladder, enough, max(HOPELESS * best, SHORT), tell)
-        if reached is None:
-            continue
-        found.append(reached)
-        if reached.seconds <= max(3 * best, SHORT):  # more cores can't make up for more
-            found += [_tried(ladder, reached.step, variant, tell) for variant in ladder.variants[1:]]
-    accurate = sorted((setting for setting in found if setting.gap <= enough), key=lambda setting: setting.seconds)
-    return [setting for setting in accurate[:limit] if setting.seconds <= CLOSE * accurate[0].seconds]
+        found += [] if reached is None else _in_variants(reached, best, tell)
+    return _fastest([setting for setting in found if setting.gap <= enough], limit)
+
+
+def at_defaults(ladders: Iterable[Ladder], *, limit=FINALISTS, tell=None) -> list[Setting]:
+    """The fastest settings with the default tolerances, however accurate these are; fastest first."""
+    found: list[Setting] = []
+    for ladder in ladders:
+        best = min((setting.seconds for setting in found), default=float("inf"))
+        found += _in_variants(_tried(ladder, ladder.default, ladder.variants[0], tell), best, tell)
+    return _fastest(found, limit)
+
+
+def _in_variants(setting, best, tell):
+    """The setting, and the same step in the other variants unless it is far slower than the best so far."""
+    if setting.seconds > max(3 * best, SHORT):  # more cores can't make up for more
+        return [setting]
+    return [setting, *(_tried(setting.ladder, setting.step, own, tell) for own in setting.ladder.variants[1:])]
+
+
+def _fastest(found, limit):
+    """Up to `limit` settings, fastest first, without those that are far slower than the first."""
+    ordered = sorted(found, key=lambda setting: setting.seconds)
+    return [setting for setting in ordered[:limit] if setting.seconds <= CLOSE * ordered[0].seconds]
 
 
 def _climb(ladder, enough, hopeless, tell):

@@ -63,21 +63,22 @@ def peak_of_fit(case) -> int:
     wide = synthetic(20, 60, 5, density=0.5 if "density" in case else None)
     MLRHClassifier().fit(wide.X, wide.Y)
     problem = synthetic(**case)
-    before = _restarted_peak()
+    before = restarted_peak()
     MLRHClassifier().fit(problem.X, problem.Y)
-    return _peak() - before
+    return peak() - before
 
 
-def _restarted_peak():
+def restarted_peak():
     """Resident bytes now, from where the peak is counted anew where the system allows it."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        return _peak()
+        return peak()
     return _status("VmRSS")
 
 
-def _peak():
+def peak():
+    """The largest resident set since `restarted_peak`, in bytes."""
     return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

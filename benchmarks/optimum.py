@@ -38,11 +38,11 @@ class Optimum:
         return (value - self._lower) / abs(self._lower)
 
 
-def certified(point: Point) -> float:
+def certified(point: Point, *, within=CERTAIN) -> float:
     """A lower bound of the optimum; an error where the tight solve wasn't tight."""
-    if not point.slack <= CERTAIN * abs(point.value):
+    if not point.slack <= within * abs(point.value):
         raise ValueError(
-            f"An optimum must be known to {CERTAIN:.0e} of its value; the tight solve ended at {point.value:.6g} with "
+            f"An optimum must be known to {within:.0e} of its value; the tight solve ended at {point.value:.6g} with "
             f"{point.slack:.2g} still to be had. Tighten it."
         )
     return point.value - point.slack

@@ -27,6 +27,7 @@ from mlrh._files import replacing
 
 QUESTIONS = {
     "linear fit": "fits:measure_linear",
+    "linear fit at defaults": "fits:measure_defaults",
     "RBF fit": "fits:measure_rbf",
     "inference": "inference:measure",
     "growth": "growth:measure",
@@ -36,11 +37,12 @@ QUESTIONS = {
     "choice of C": "cross_validation:measure",
     "elastic net": "elastic_net:measure",
     "boosted fit": "boosting:measure",
+    "torch loss": "torch_loss:measure",
     "chunks": "chunks:measure",
     "dask": "dask:measure",
 }
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-MEAN_TARGETS = {"linear fit": 1.0}
+MEAN_TARGETS = {"linear fit": 0.4, "linear fit at defaults": 0.6}
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,17 @@
-"""What does `import mlrh` add, and does the first fit of a later process compile? Each figure from fresh processes.
+"""What does `import mlrh` add, what does the first fit ever compile, and does that of a later process compile?
+
+Each figure comes from fresh processes.
 
 `import mlrh` loads what it needs at first use, so the classifiers are asked for by name. What it adds is the time of
 `import sklearn.linear_model` and then mlrh minus that of the first alone; it is held against what
 `import sklearn.linear_model` adds to an empty process.
 """
 
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
 
@@ -16,6 +20,7 @@ from benchmarks.timing import interleaved
 
 QUESTION = "start"
 IMPORT_TARGET = 0.5
+MAX_COMPILING = 5.0  # seconds of processor time, the first fit ever less the second
 SKLEARN = "import sklearn.linear_model"
 PROGRAMS = {
     "empty": "pass",
@@ -40,10 +45,20 @@ for _ in range(2):
     begin = time.perf_counter(); MLRHClassifier().fit(X, Y); print(time.perf_counter() - begin)
 print(n_compiled())
 """
+FIRST_EVER = """
+import time
+from scipy import sparse
+from benchmarks.problems import public
+from mlrh import MLRHClassifier
+problem = public("emotions")
+X = sparse.csr_array(problem.X) if {is_sparse} else problem.X
+for _ in range(2):
+    begin = time.process_time(); MLRHClassifier().fit(X, problem.Y); print(time.process_time() - begin)
+"""
 
 
 def measure(repeats, context):
-    """Yields what importing adds, by name alone and with the classifiers, and the first fit beside the second."""
+    """Yields what importing adds, by name alone and with the classifiers, and first fits beside the second."""
     context.tell("imports in fresh processes")
     runs = interleaved({name: partial(_seconds, program) for name, program in PROGRAMS.items()}, repeats)
     cost = difference(runs["sklearn"], runs["empty"])
@@ -53,6 +68,8 @@ def measure(repeats, context):
     case = "from mlrh import the classifiers, without scikit-learn loaded"
     yield Line(QUESTION, case, alone, SKLEARN, cost, alone / cost, None)
     yield from first_fit(repeats, context)
+    for is_sparse in (False, True):
+        yield first_ever(is_sparse, context)
 
 
 def difference(runs, others) -> float:
@@ -80,6 +97,19 @@ def first_fit(repeats, context):
     yield compared(QUESTION, case, first, "second fit of that process", second, target=None)
 
 
+def first_ever(is_sparse, context):
+    """The line of the first fit in an environment where nothing is compiled, in processor time: compiling is its rest.
+
+    Once, since it takes long and other processes hardly change processor time.
+    """
+    case = f"first fit ever: compiling, emotions, {'sparse' if is_sparse else 'dense'}, processor time"
+    context.tell(case)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
+        first, second = _printed(FIRST_EVER.format(is_sparse=is_sparse), env=environment)
+    return compared(QUESTION, case, first - second, "what is allowed", MAX_COMPILING, target=1.0)
+
+
 def _seconds(program):
     begin = time.perf_counter()
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -87,5 +117,10 @@ def _seconds(program):
 
 
 def _fits():
-    answer = subprocess.run([sys.executable, "-c", FITS], check=True, stdout=subprocess.PIPE, text=True)
+    return _printed(FITS)
+
+
+def _printed(program, **options):
+    """The numbers that a program prints."""
+    answer = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True, **options)
     return [float(number) for number in answer.stdout.split()]

@@ -161,8 +161,8 @@ def test_what_is_left_to_be_had_is_never_more_than_the_slack(problem, scale):
 
 
 def test_our_objective_is_that_of_an_enumeration_and_its_gap_refers_to_the_true_optimum(problem):
-    fit, gap_of = ours.linear(problem)
-    fitted = fit()
+    own = ours.linear(problem)
+    (_, fitted), gap_of = own.run(own.default, *own.variants), own.gap
     sets = sets_of_sizes(4, 1, 3)
     scores = fitted.decision_function(problem.X)
     log_partition = np.log(np.exp(scores @ sets.T).sum(axis=1))
@@ -177,8 +177,8 @@ def test_our_objective_is_that_of_an_enumeration_and_its_gap_refers_to_the_true_
 
 
 def test_our_kernel_objective_is_the_one_that_the_fit_reports(problem):
-    fit, gap_of = ours.kernel(problem)
-    fitted = fit()
+    own = ours.kernel(problem)
+    (_, fitted), gap_of = own.run(own.default, *own.variants), own.gap
     gram = rbf_kernel(problem.X, gamma=fitted._gamma)
     assert optimum.joint_kernel(fitted, gram, problem.X, problem.Y).value == pytest.approx(fitted.objective_, rel=1e-9)
     with pytest.warns(ConvergenceWarning):
@@ -269,6 +269,7 @@ def environment(monkeypatch, tmp_path):
     monkeypatch.setenv("MLRH_LIBMULTILABEL", str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_libmultilabel_runs_in_its_own_process_and_is_judged_by_its_weights(problem):
     with libmultilabel.linear(problem) as own:
@@ -404,6 +405,7 @@ def test_the_memory_allowed_follows_its_formula(X, n_bytes):
     assert memory.budget(problem) == 3 * (n_bytes + 8 * 30) + 25 * 8 * 12 + 2 * 8 * 4**2
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_fit_is_that_of_a_process_of_its_own():
     (line,) = memory.measure(1, CONTEXT)
     X_and_scores = 8 * 4000 * (100 + 30) / 2**20

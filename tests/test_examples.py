@@ -15,9 +15,10 @@ SMALL_SIZES = {  # arguments of main that keep a run short
     "confidence.py": {"n_train": 300, "n_test": 400},
     "digits.py": {"n_train": 400, "n_test": 300},
     "hierarchy.py": {"n_train": 800, "n_test": 300},
-    "neural_network.py": {"n_train": 300, "n_test": 200, "n_seeds": 2, "n_epochs": 8},
+    "neural_network.py": {"n_train": 300, "n_test": 200, "n_seeds": 2, "n_epochs": 4},
     "questions.py": {"n_train": 400, "n_test": 200},
     "stream.py": {"n_train": 600, "n_test": 300},
+    "thresholds.py": {"n_train": 200, "n_test": 200},
     "unknown_labels.py": {"n_train": 800, "n_test": 300},
 }
 

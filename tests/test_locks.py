@@ -39,6 +39,7 @@ for row in range(first, n_rows + 1, 2):
 """
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_write_at_the_same_time_no_decision_is_lost(tmp_path):
     path, n_rows = tmp_path / "c.csv", 80
     command = [sys.executable, "-c", DECIDE, str(path)]

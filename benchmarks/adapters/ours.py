@@ -1,38 +1,47 @@
-"""mlrh with its default settings, and the tight solves that its optima come from."""
+"""mlrh, and the tight solves that its optima come from."""
 
 from copy import deepcopy
 
 from sklearn.base import clone
 from sklearn.metrics.pairwise import rbf_kernel
 
+from benchmarks.ladders import Ladder
 from benchmarks.optimum import Optimum, joint, joint_kernel
-from benchmarks.timing import quietly
+from benchmarks.timing import quietly, timed
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.estimators.kernel import gamma_scale
 
-
-def linear(problem):
-    """The function that fits, and the one that gives a fit's relative gap to the optimum."""
-    return _fit_and_gap(MLRHClassifier(), problem, lambda fitted: joint(fitted, problem.X, problem.Y))
+STEPS = (3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 1e-7)
 
 
-def kernel(problem):
-    """The same for the RBF kernel."""
+def linear(problem) -> Ladder:
+    """The ladder of linear fits."""
+    return _ladder(MLRHClassifier(), problem, lambda fitted: joint(fitted, problem.X, problem.Y))
+
+
+def kernel(problem) -> Ladder:
+    """The ladder of fits with the RBF kernel."""
     gram = rbf_kernel(problem.X, gamma=gamma_scale(problem.X))
-    return _fit_and_gap(KernelMLRHClassifier(), problem, lambda own: joint_kernel(own, gram, problem.X, problem.Y))
+    return _ladder(KernelMLRHClassifier(), problem, lambda own: joint_kernel(own, gram, problem.X, problem.Y))
 
 
-def _fit_and_gap(classifier, problem, point):
-    def fit():
-        return clone(classifier).fit(problem.X, problem.Y)
+def _ladder(classifier, problem, point):
+    def fit(tol):
+        return clone(classifier).set_params(tol=tol).fit(problem.X, problem.Y)
 
-    def gap(fitted):
-        return Optimum(lambda: point(_tightened(fitted, problem))).gap(point(fitted).value)
+    optimum = Optimum(lambda: point(tightened(fit(classifier.tol), problem)))
+    return Ladder(
+        "mlrh",
+        "tol=",
+        STEPS,
+        ("all cores",),
+        lambda step, variant: timed(lambda: fit(step))(),
+        lambda fitted: optimum.gap(point(fitted).value),
+        classifier.tol,
+    )
 
-    return fit, gap
 
-
-def _tightened(fitted, problem):
+def tightened(fitted, problem, *, tol=1e-10):
     """A fit from there on, by another solver and far closer to the optimum; its certificate says how far it came."""
-    other = deepcopy(fitted).set_params(warm_start=True, solver="newton-cg", tol=1e-10, max_iter=1000)
+    other = deepcopy(fitted).set_params(warm_start=True, solver="newton-cg", tol=tol, max_iter=1000)
     return quietly(other.fit, problem.X, problem.Y)

@@ -23,6 +23,7 @@ STEPS = {
     "newton-cholesky": (3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5),
     "lbfgs": (3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 1e-6),
 }
+DEFAULT = LogisticRegression().tol
 MAX_HESSIAN = 600  # features; with the 1,836 of bibtex newton-cholesky takes 50 times as long as liblinear for a label
 VARIANTS = (
     "OneVsRest",
@@ -52,7 +53,7 @@ def _ladder(problem, solver, optimum):
     def gap(fitted):
         return optimum.gap(_point(fitted, problem, solver.startswith("liblinear")).value)
 
-    return Ladder(f"scikit-learn {solver}", "tol=", STEPS[solver], VARIANTS, run, gap)
+    return Ladder(f"scikit-learn {solver}", "tol=", STEPS[solver], VARIANTS, run, gap, DEFAULT)
 
 
 def _fit(problem, solver, tol, variant):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         MLRHClassifierCV,
         PooledSets,
         TunedThresholds,
+        distribution,
     )
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "MLRHClassifierCV",
     "PooledSets",
     "TunedThresholds",
+    "distribution",
 ]
 __version__ = "0.2.0.dev0"
 
