@@ -32,7 +32,7 @@ def test_datasets_lists_the_eleven_public_sets_with_their_numbers(tmp_path, monk
     assert all("downloaded" in line for line in result.stdout.splitlines()[1:])
 
 
-@pytest.mark.skipif("MLRH_DATA" not in os.environ, reason="set MLRH_DATA to a folder with the public data sets")
+@pytest.mark.skipif(not os.environ.get("MLRH_DATA"), reason="set MLRH_DATA to a folder with the public data sets")
 def test_datasets_says_which_are_in_the_folder():
     result = invoke(app, ["datasets"])
     assert [line.split()[-1] for line in result.stdout.splitlines()[1:]] == ["folder"] * 11

@@ -365,7 +365,16 @@ REFUSED = {
     ),
     "many labels to list": (
         lambda: classifier_of(HierarchySpace([-1] * 15, max_leaves=2)),
-        "can't be exported as a list of its sets",
+        "can be exported only as the list of its sets",
+    ),
+    "many labels of a space of a user": (
+        lambda: classifier_of(Runs(15)),
+        r"Runs\(n_labels=15\) can be exported only as the list of its sets, which takes at most 14 labels; got 15",
+    ),
+    # It may have other sets than the class that it is derived from, whose graph would answer otherwise.
+    "many labels of a space derived from one of ours": (
+        lambda: classifier_of(type("Own", (CardinalitySpace,), {})(15, 1, 3)),
+        "can be exported only as the list of its sets",
     ),
     "sets that are held back": (
         lambda: classifier_of(OpenSpace(15, 0, 15, np.eye(15, dtype=int), np.full(15, -11.0))),

@@ -313,7 +313,7 @@ def test_a_chosen_strength_is_the_best_of_the_grid_by_a_full_cross_validation_or
     assert chosen.mean() - best.mean() <= error + 1e-9
 
 
-@pytest.mark.skipif("MLRH_DATA" not in os.environ, reason="set MLRH_DATA to a folder with the public data sets")
+@pytest.mark.skipif(not os.environ.get("MLRH_DATA"), reason="set MLRH_DATA to a folder with the public data sets")
 @pytest.mark.parametrize(
     ("name", "C"),
     [

@@ -1,8 +1,9 @@
-"""The wheel holds the package and nothing else, and needs no more than the dependencies it names."""
+"""The wheel holds the package and nothing else, and needs no more than the dependencies it names; CI finds its data."""
 
 import doctest
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -105,3 +106,25 @@ def run(*command, **options):
     done = subprocess.run([*map(str, command)], env=environment, capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.mark.skipif(not (ROOT / ".ci").is_dir(), reason="a source distribution has no CI")
+@pytest.mark.parametrize("given", [None, "", "elsewhere", "missing"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_ci_takes_the_public_data_where_they_are_and_names_no_folder_that_is_not_there(tmp_path, given, is_there):
+    programs = tmp_path / "programs"
+    checkout, data, elsewhere = (tmp_path / name for name in ("checkout", "shared/data", "checkout/elsewhere"))
+    for folder in (programs, checkout / ".ci", elsewhere, *([data] if is_there else [])):
+        folder.mkdir(parents=True)
+    shutil.copy(ROOT / ".ci" / "run", checkout / ".ci" / "run")
+    for name, script in (("make", 'echo "${MLRH_DATA-none}"'), ("chromium", "")):
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if name != "MLRH_DATA"}
+    environment |= {"PATH": f"{programs}:{os.environ['PATH']}"} | ({} if given is None else {"MLRH_DATA": given})
+    done = subprocess.run([checkout / ".ci" / "run"], env=environment, capture_output=True, text=True)
+    if given == "missing":
+        assert done.returncode != 0 and "missing" in done.stderr and not done.stdout
+    else:
+        folder = elsewhere if given == "elsewhere" else data if is_there else "none"
+        assert done.returncode == 0 and set(done.stdout.split()) == {str(folder)}

@@ -16,9 +16,12 @@ from mlrh.experiments._public_pages import (
     NAMES,
     README_BEGIN,
     README_END,
+    SPACES_BEGIN,
+    SPACES_END,
     against,
     comparison,
     holm,
+    in_how_to_choose,
     in_readme,
     n_splits,
     on_single_sets,
@@ -302,6 +305,27 @@ def test_the_readme_has_the_best_of_both_sides_between_its_lines():
 def test_the_table_of_the_readme_is_what_the_published_records_say():
     readme = (PUBLISHED.parents[1] / "README.md").read_text(encoding="utf-8")
     assert in_readme(readme, read_records(PUBLISHED / "records.jsonl")) == readme
+
+
+def test_the_tables_of_how_to_choose_are_what_the_published_records_say():
+    page = (PUBLISHED.parent / "how-to-choose.md").read_text(encoding="utf-8")
+    published = read_records(PUBLISHED / "records.jsonl")
+    assert in_how_to_choose(page, published) == page
+    with pytest.raises(ValueError, match="The page lacks the lines"):
+        in_how_to_choose("# How to choose", published)
+
+
+def test_label_spaces_are_compared_by_the_splits_that_all_three_have():
+    def of(space, name, exact, splits=None):
+        metrics = {"exact_match": exact, "hamming_loss": 0.1, "f1_example": 0.5}
+        metrics |= {"set_log_loss": 12.34, "impossible_share": 0.0}
+        return records(f"MLRH (linear, {space})", name, metrics=metrics, splits=splits)
+
+    written = of("cardinality", "flags", 0.25) + of("observed", "flags", 0.5, 5) + of("open", "flags", 1.0)
+    page = in_how_to_choose(f"{SPACES_BEGIN}{SPACES_END}", written + of("open", "scene", 0.75))
+    (row,) = [line for line in page.splitlines() if line.startswith("| flags")]
+    shown = ["25.0 / 50.0 / 100", ".100 / .100 / .100", ".500 / .500 / .500", "12.3 / 12.3 / 12.3", "0 / 0 / 0"]
+    assert [cell.strip() for cell in row.split("|")[1:-1]] == ["flags", *shown] and "scene" not in page
 
 
 def test_the_published_page_is_what_the_published_records_say():

@@ -16,6 +16,15 @@ def test_the_examples_of_the_readme_print_what_it_says():
     assert results.failed == 0
 
 
+def test_the_readme_is_short_and_its_prose_fits_a_screen():
+    lines = README.splitlines()
+    assert len(lines) < 150
+    begin, end = (
+        next(i for i, line in enumerate(lines) if line.startswith(mark)) for mark in ("<!-- comp", "<!-- end")
+    )
+    assert not [line for line in lines[:begin] + lines[end:] if len(line) > 120 and not line.startswith("|")]
+
+
 def test_the_torch_example_of_the_readme_runs():
     pytest.importorskip("torch")
     (block,) = re.findall(r"```python\n(import torch\n.*?)```", README, re.DOTALL)

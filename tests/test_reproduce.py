@@ -58,7 +58,7 @@ def test_without_folder_and_network_the_digit_scenes_stand_in_and_both_ways_out_
         assert "MLRH_DATA" in sentence and "--data-dir" in sentence and "http" in sentence
 
 
-@pytest.mark.skipif("MLRH_DATA" not in os.environ, reason="set MLRH_DATA to a folder with the public data sets")
+@pytest.mark.skipif(not os.environ.get("MLRH_DATA"), reason="set MLRH_DATA to a folder with the public data sets")
 def test_the_published_report_is_what_the_published_records_say(tmp_path, monkeypatch):
     published = Path(__file__).parents[1] / "docs" / "reproduction"
     shutil.copy(published / "records.jsonl", tmp_path)

@@ -61,7 +61,7 @@ const type = (key) => document.heard.keydown({ key, target: document.body, preve
 """
 PRESS = """
 (async () => {
-  setTimeout(() => process.exit(1), 20000);
+  setTimeout(() => process.exit(1), 120000);  // a busy machine may take long to compile
   while (!row) await calm();
   for (const key of KEYS_PRESSED) type(key);
   for (let seen = null; seen !== pending; await calm()) { seen = pending; await pending; }

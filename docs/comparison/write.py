@@ -1,4 +1,4 @@
-"""The page of the comparison on public sets and the README's table, from the records beside this file.
+"""The page of the comparison on public sets, and tables of the README and how-to-choose.md, from the records here.
 
     python docs/comparison/write.py
 
@@ -8,16 +8,17 @@ runs no method: `mlrh compare --suite public --output docs/comparison` does that
 from pathlib import Path
 
 from mlrh.experiments import read_records, write_report
-from mlrh.experiments._public_pages import in_readme, suite_report
+from mlrh.experiments._public_pages import in_how_to_choose, in_readme, suite_report
 
 FOLDER = Path(__file__).parent
-README = FOLDER.parents[1] / "README.md"
+PAGES = {FOLDER.parents[1] / "README.md": in_readme, FOLDER.parent / "how-to-choose.md": in_how_to_choose}
 
 
 def main():
     records = read_records(FOLDER / "records.jsonl")
     write_report(suite_report(records), FOLDER)
-    README.write_text(in_readme(README.read_text(encoding="utf-8"), records), encoding="utf-8")
+    for page, written in PAGES.items():
+        page.write_text(written(page.read_text(encoding="utf-8"), records), encoding="utf-8")
 
 
 if __name__ == "__main__":

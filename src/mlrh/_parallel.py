@@ -11,7 +11,7 @@ from threading import Lock
 from joblib import cpu_count
 from joblib.parallel import get_active_backend
 from numba import njit
-from numba.core import event
+from numba.core import event  # the one way to be told when a kernel is compiled
 from numba.extending import register_jitable
 from threadpoolctl import ThreadpoolController
 

@@ -580,7 +580,7 @@ class _Decoder:
             kind = str(name).rpartition(".")[2]
             raise ModelFileError(
                 f"{self._shown} holds a label space that is not of mlrh, {_line(str(name))}; if you trust it, load the "
-                f"file with spaces=[{_line(kind)}]."
+                f"file in Python by mlrh.persistence.load and spaces=[{_line(kind)}]."
             )
         return self._spaces[name].from_dict(self(state))
 

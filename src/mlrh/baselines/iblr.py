@@ -1,6 +1,5 @@
 """IBLR-ML and IBLR-ML+: logistic regression on the labels of the nearest rows."""
 
-from copy import copy
 from numbers import Integral, Real
 from typing import Self
 
@@ -9,18 +8,16 @@ from scipy import sparse
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import MultiOutputClassifier
-from sklearn.neighbors import NearestNeighbors
-from sklearn.utils.validation import check_is_fitted
 
 from mlrh._sklearn import Interval, fit_context
-from mlrh.baselines._base import _log_proba, _SetClassifier
+from mlrh.baselines._base import _log_proba
+from mlrh.baselines._neighbours import _OfNeighbours
 from mlrh.baselines.or_constant import OrConstant
-from mlrh.estimators import _device, _features, _targets, _whole_fit
 
 MAX_ITER = 2000  # of a logistic regression: features that are not scaled take more than the default of 100
 
 
-class IBLR(_SetClassifier):
+class IBLR(_OfNeighbours):
     """IBLR-ML: one logistic regression per label on the share of the nearest training rows that has each label.
 
     log-odds(y_k = 1 | x) = intercept_k + sum_j coef_kj share_j(x), where share_j(x) is the share of the n_neighbors
@@ -86,21 +83,11 @@ class IBLR(_SetClassifier):
         """Fit to X (n_samples, n_features), dense or sparse, and y in any of the forms of MLRHClassifier."""
         if self.with_features and self.metric == "precomputed":
             raise ValueError("with_features=True needs features, which metric='precomputed' replaces by distances.")
-        fitted = copy(self)  # if this fit fails, self keeps the last one
-        _device.refuse(X, type(self).__name__)
-        X = _features.validated(fitted, X, reset=True)
-        form, Y = _targets.encode(y)
-        _targets.check_same_length(X, Y)
-        if len(Y) < 2:
-            raise ValueError("Neighbours of training rows need at least 2 rows; got n_samples=1.")
-        n_neighbors = min(self.n_neighbors, len(Y) - 1)
-        fitted.neighbors_ = NearestNeighbors(n_neighbors=n_neighbors, metric=self.metric, n_jobs=self.n_jobs).fit(X)
-        fitted._Y, fitted.n_neighbors_ = Y, n_neighbors
+        return self._fit_to_neighbours(X, y)
+
+    def _learn(self, X, Y):
         regression = OrConstant(LogisticRegression(C=self.C, max_iter=MAX_ITER))
-        fitted.regressions_ = MultiOutputClassifier(regression).fit(fitted._attributes(X, fitted._shares(None)), Y)
-        fitted._targets, fitted.classes_ = form, form.classes
-        _whole_fit.keep(self, vars(fitted), without=vars(self))
-        return self
+        self.regressions_ = MultiOutputClassifier(regression).fit(self._attributes(X, self._shares(None)), Y)
 
     def predict_proba(self, X) -> np.ndarray:
         """Marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x) (n_samples, n_classes)."""
@@ -111,23 +98,11 @@ class IBLR(_SetClassifier):
             return np.hstack([-np.expm1(log_marginals), np.exp(log_marginals)])
         return softmax(log_marginals, axis=1)  # stays right where all marginals are below the smallest number
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.pairwise = self.metric == "precomputed"
-        return tags
-
-    def _predict_sets(self, X):
-        """Sets of the labels more likely than not; of three or more classes the most likely one."""
-        log_marginals = self._log_marginals(X)
-        if self._targets.is_one_class_per_row and len(self.classes_) > 2:
-            return (log_marginals.argmax(axis=1)[:, None] == np.arange(len(self.classes_))).astype(np.int8)
-        return (np.exp(log_marginals) > 0.5).astype(np.int8)
+    def _marginals(self, X):
+        return np.exp(self._log_marginals(X))
 
     def _log_marginals(self, X):
-        check_is_fitted(self)
-        _device.refuse(X, type(self).__name__)
-        X = _features.validated(self, X, reset=False)
+        X = self._checked(X)
         attributes = self._attributes(X, self._shares(X))
         return np.column_stack([_log_proba(each, attributes)[:, 1] for each in self.regressions_.estimators_])
 

@@ -1,19 +1,15 @@
 """ML-kNN: Bayes' rule on the labels of the nearest rows."""
 
-from copy import copy
 from numbers import Integral, Real
 from typing import Self
 
 import numpy as np
-from sklearn.neighbors import NearestNeighbors
-from sklearn.utils.validation import check_is_fitted
 
 from mlrh._sklearn import Interval, fit_context
-from mlrh.baselines._base import _SetClassifier
-from mlrh.estimators import _device, _features, _targets, _whole_fit
+from mlrh.baselines._neighbours import _OfNeighbours
 
 
-class MLkNN(_SetClassifier):
+class MLkNN(_OfNeighbours):
     """ML-kNN: for each label, Bayes' rule on how many of the nearest training rows have it.
 
     For each label, P(y = 1 | c) is proportional to P(y = 1) P(c | y = 1), where c is the number of neighbours with the
@@ -74,21 +70,11 @@ class MLkNN(_SetClassifier):
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y) -> Self:
         """Fit to X (n_samples, n_features), dense or sparse, and y in any of the forms of MLRHClassifier."""
-        fitted = copy(self)  # if this fit fails, self keeps the last one
-        _device.refuse(X, type(self).__name__)
-        X = _features.validated(fitted, X, reset=True)
-        form, Y = _targets.encode(y)
-        _targets.check_same_length(X, Y)
-        if len(Y) < 2:
-            raise ValueError("Neighbours of training rows need at least 2 rows; got n_samples=1.")
-        n_neighbors = min(self.n_neighbors, len(Y) - 1)
-        fitted.neighbors_ = NearestNeighbors(n_neighbors=n_neighbors, metric=self.metric, n_jobs=self.n_jobs).fit(X)
-        fitted._Y, fitted.n_neighbors_ = Y, n_neighbors
-        fitted.prior_ = (self.smoothing + Y.sum(axis=0, dtype=np.int64)) / (2 * self.smoothing + len(Y))
-        fitted.count_proba_ = fitted._count_proba(fitted._counts(None))
-        fitted._targets, fitted.classes_ = form, form.classes
-        _whole_fit.keep(self, vars(fitted), without=vars(self))
-        return self
+        return self._fit_to_neighbours(X, y)
+
+    def _learn(self, X, Y):
+        self.prior_ = (self.smoothing + Y.sum(axis=0, dtype=np.int64)) / (2 * self.smoothing + len(Y))
+        self.count_proba_ = self._count_proba(self._counts(None))
 
     def predict_proba(self, X) -> np.ndarray:
         """Marginals P(y_k = 1 | x) (n_samples, n_labels); for classes as y, P(class | x) (n_samples, n_classes)."""
@@ -99,24 +85,8 @@ class MLkNN(_SetClassifier):
             return np.hstack([1.0 - marginals, marginals])
         return marginals / marginals.sum(axis=1, keepdims=True)
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.pairwise = self.metric == "precomputed"
-        return tags
-
-    def _predict_sets(self, X):
-        """Sets of the labels more likely than not; of three or more classes the most likely one."""
-        marginals = self._marginals(X)
-        if self._targets.is_one_class_per_row and len(self.classes_) > 2:
-            return (marginals.argmax(axis=1)[:, None] == np.arange(len(self.classes_))).astype(np.int8)
-        return (marginals > 0.5).astype(np.int8)
-
     def _marginals(self, X):
-        check_is_fitted(self)
-        _device.refuse(X, type(self).__name__)
-        X = _features.validated(self, X, reset=False)
-        counts, labels = self._counts(X), np.arange(len(self.prior_))
+        counts, labels = self._counts(self._checked(X)), np.arange(len(self.prior_))
         absent = (1.0 - self.prior_) * self.count_proba_[0, labels, counts]
         present = self.prior_ * self.count_proba_[1, labels, counts]
         return present / (present + absent)

@@ -28,7 +28,7 @@ def _print_version(wanted: bool):
 
 
 @app.callback()
-def program(
+def _program(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,

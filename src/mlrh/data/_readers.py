@@ -134,12 +134,16 @@ def read(
         empty, nan) is NaN.
         In CSV columns of numbers the usual words for missing (NA, N/A, null, None, ``-``) are NaN too. A CSV column of
         numbers with ``-`` or ``?`` in it, or of words with numbers among them, is told in a warning.
-        Words of a table are text where there are at least 21 different values, more than a fifth of the rows, of two or
-        more words in the mean; dates where all are (2024-03-31, 2024/3/31 or 31.3.2024, also with a time); identifiers
-        where all differ, in more than 20 rows, or all are links; so are whole numbers that all differ in a column
-        called id, song_id or the like. Nothing is an identifier where there are no labels. In ARFF a column of words
-        that all differ (declared ones: in 20 rows or more) is dropped with a warning, and so is the index of a pandas
-        table. Labels that the XML file nests have their parents in `parents`.
+        What a column of words in a table is:
+
+        - text, where it has at least 21 different values, more than a fifth of the rows, of two words or more on
+          average,
+        - dates, where all values are dates: 2024-03-31, 2024/3/31 or 31.3.2024, also with a time,
+        - identifiers, where all values differ and there are more than 20 rows, or where all are links. Whole numbers
+          that all differ are identifiers, too, in a column called id, song_id or the like. Without labels nothing is.
+
+        In ARFF a column of words that all differ is dropped with a warning (of declared words: in 20 rows or more), and
+        so is the index of a pandas table. Labels that the XML file nests have their parents in `parents`.
 
     Raises
     ------

@@ -29,6 +29,8 @@ README_BEGIN, README_END = "<!-- comparison, by docs/comparison/write.py -->", "
 README_LINK = "These are the best of both sides by exact match; [all methods and measures](docs/comparison/report.md)."
 README_ROWS = {True: 2, False: 3}  # of the README's table: methods of mlrh, and of others
 README_SETS = ("emotions", "scene", "yeast")
+SPACES_BEGIN, SPACES_END = "<!-- label spaces, by docs/comparison/write.py -->", "<!-- end of label spaces -->"
+SPACES = ("cardinality", "observed", "open")
 
 # One part of a method against another, in words: what the first method has in place of the second.
 PARTS = (
@@ -137,13 +139,48 @@ def in_readme(readme, records) -> str:
 
     The part lies between the lines README_BEGIN and README_END.
     """
-    before, begin, rest = readme.partition(README_BEGIN)
-    _, end, after = rest.partition(README_END)
+    return _with_part(readme, "README", (README_BEGIN, README_END), _readme_part(results_of(records)))
+
+
+def in_how_to_choose(page, records) -> str:
+    """The page with its tables of the three label spaces as the records have them, between SPACES_BEGIN and _END."""
+    tables = "\n".join([_spaces_table(records, "linear"), _spaces_table(records, "RBF")])
+    return _with_part(page, "page", (SPACES_BEGIN, SPACES_END), tables)
+
+
+def _with_part(page, name, lines, part):
+    """The page with a part between two lines; a ValueError where these are missing."""
+    before, begin, rest = page.partition(lines[0])
+    _, end, after = rest.partition(lines[1])
     if not end:
-        raise ValueError(
-            f"The README lacks the lines {README_BEGIN!r} and {README_END!r}; put them where the table goes."
-        )
-    return f"{before}{begin}\n{_readme_part(results_of(records))}{end}{after}"
+        raise ValueError(f"The {name} lacks the lines {lines[0]!r} and {lines[1]!r}; put them where the table goes.")
+    return f"{before}{begin}\n{part}{end}{after}"
+
+
+def _spaces_table(records, scores):
+    """The label spaces with one kind of scores on every set that all three have a split of, by these splits."""
+    methods = [f"MLRH ({scores}, {space})" for space in SPACES]
+    found = results_of([record for record in records if record["method"] in methods])
+    measures = [*TITLES, *(["impossible_share"] if scores == "linear" else [])]  # the same with any scores
+    titles = ["exact match, %", *list(TITLES.values())[1:], "held impossible, %"][: len(measures)]
+    rows = []
+    for name, own in found.items():
+        if own.n_splits and len(own.methods) == len(methods):
+            n_seeds = own.n_splits * len(SETS[name].seeds) // n_splits(name)
+            cells = [
+                " / ".join(_short(own.methods[m].means[measure], measure) for m in methods) for measure in measures
+            ]
+            rows.append((f"{name} ({n_seeds} seeds)" if n_seeds > 1 else name, *cells))
+    return part_in_markdown((), Table("", (scores, *titles), tuple(rows)))
+
+
+def _short(value, measure):
+    """A figure of about three digits: shares of rows in percent, Hamming loss and F1 without a 0 before the point."""
+    if measure in ("exact_match", "impossible_share"):
+        return f"{100 * value:.1f}".removesuffix(".0") if value in (0, 1) else f"{100 * value:.1f}"
+    if measure == "set_log_loss":
+        return f"{value:.2f}" if value < 10 else f"{value:.1f}"
+    return f"{value:.3f}".lstrip("0")
 
 
 def _readme_part(found):

@@ -1,14 +1,15 @@
 """Label spaces as ONNX graphs: scores (n_rows, n_labels) in float64 in, exact answers about P(y | scores) out.
 
 `in_graph(space, scores)` gives an object with the answers that an exported model has: `marginals`, `sizes`
-(P(|y| = j)), `mode`, `log_prob` of a set per row, and `likeliest` labels. Sets are 0 and 1 in float64. Spaces that
-have no graph of their own are written as the list of their sets, up to 14 labels.
+(P(|y| = j)), `mode`, `log_prob` of a set per row, and `likeliest` labels. Sets are 0 and 1 in float64. Spaces without
+an entry in `IN_GRAPH`, such as one that you wrote, are written as the list of their sets, up to 14 labels.
 
 The numbers are those of `mlrh.spaces` by other means. Recurrences are in logarithms, which have no limits of range, and
 of labels that are tilted (see `_Cardinality`), which keeps the numbers that matter near 0, where they are exact.
 """
 
-from functools import cached_property, reduce, singledispatch
+from collections.abc import Callable
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -30,30 +31,26 @@ LOWEST_BIAS = -10.0
 TIE = 1e-13  # as in mlrh.decisions: values that differ by less than this share count as equal
 
 
-@singledispatch
 def in_graph(space, scores):
     """The distribution of a label space and scores, as nodes of the graph of the scores."""
-    return _Listed(listed(space), scores)
+    # By the class itself: one that is derived from it may have other sets.
+    return IN_GRAPH.get(type(space), _as_list)(space, scores)
 
 
-@singledispatch
 def largest_score(space) -> float:
     """The largest magnitude of scores for which the graph of a space is right."""
-    return min(space.largest_score, LARGEST_IN_FLOATS)  # it adds up scores as floats
-
-
-@largest_score.register(CardinalitySpace)
-@largest_score.register(GroupSpace)
-def _(space) -> float:
-    return space.largest_score
+    if type(space) in (CardinalitySpace, GroupSpace):
+        return space.largest_score
+    return min(space.largest_score, LARGEST_IN_FLOATS)  # the other graphs add up scores as floats
 
 
 def listed(space) -> ObservedSpace:
     """The same sets and weights as a list of sets."""
     if space.n_labels > MAX_LISTED:
         raise ValueError(
-            f"{space!r} can't be exported as a list of its sets, which takes at most {MAX_LISTED} labels; got "
-            f"{space.n_labels}. Use a cardinality, observed or open space, or groups or a hierarchy without limits."
+            f"{space!r} can be exported only as the list of its sets, which takes at most {MAX_LISTED} labels; got "
+            f"{space.n_labels}. Use a cardinality, observed or open space, groups, or a hierarchy without limits, or "
+            "use the model in Python."
         )
     # At scores of 0 the log-probability of a set is its bias less log Z, which is the same for all sets.
     sets, log_probs = space.distribution(np.zeros((1, space.n_labels))).listed()
@@ -575,42 +572,6 @@ class _Hierarchy(_InGraph):
         return [*below, *np.flatnonzero(self.parents < 0).tolist()]
 
 
-@in_graph.register
-def _(space: CardinalitySpace, scores):
-    return _Cardinality(space, scores)
-
-
-@in_graph.register
-def _(space: ObservedSpace, scores):
-    return _Listed(space, scores)
-
-
-@in_graph.register
-def _(space: OpenSpace, scores):
-    if len(space.sets) == 0:
-        least, most = space.sizes()
-        return _Cardinality(CardinalitySpace(space.n_labels, least, most, space.size_bias), scores)
-    if space.set_bias.min() >= LOWEST_BIAS:
-        return _Open(space, scores)
-    if space.n_labels <= MAX_LISTED:
-        return _Listed(listed(space), scores)
-    raise ValueError(
-        f"An open space of more than {MAX_LISTED} labels is exported with biases of sets of at least {LOWEST_BIAS:g}; "
-        f"got {space.set_bias.min():g}. Fit it with a larger set_bias_strength."
-    )
-
-
-@in_graph.register
-def _(space: GroupSpace, scores):
-    return _Groups(space, scores)
-
-
-@in_graph.register
-def _(space: HierarchySpace, scores):
-    is_limited = (space.min_leaves or 0) > 0 or space.max_leaves is not None
-    return _Listed(listed(space), scores) if is_limited else _Hierarchy(space, scores)
-
-
 def pooled(members, weights, *, is_mixture, temperature):
     """The pool of distributions in one graph, each of which must list its sets: an observed space, or few labels.
 
@@ -762,3 +723,35 @@ def _equal(sets, others):
 
 def _one_hot(places, n):
     return (np.asarray(places)[:, None] == np.arange(n)).astype(float)
+
+
+def _as_list(space, scores):
+    return _Listed(listed(space), scores)
+
+
+def _open(space, scores):
+    if len(space.sets) == 0:
+        least, most = space.sizes()
+        return _Cardinality(CardinalitySpace(space.n_labels, least, most, space.size_bias), scores)
+    if space.set_bias.min() >= LOWEST_BIAS:
+        return _Open(space, scores)
+    if space.n_labels <= MAX_LISTED:
+        return _as_list(space, scores)
+    raise ValueError(
+        f"An open space of more than {MAX_LISTED} labels is exported with biases of sets of at least {LOWEST_BIAS:g}; "
+        f"got {space.set_bias.min():g}. Fit it with a larger set_bias_strength."
+    )
+
+
+def _hierarchy(space, scores):
+    is_limited = (space.min_leaves or 0) > 0 or space.max_leaves is not None
+    return (_as_list if is_limited else _Hierarchy)(space, scores)
+
+
+IN_GRAPH: dict[type, Callable] = {
+    CardinalitySpace: _Cardinality,
+    ObservedSpace: _Listed,
+    OpenSpace: _open,
+    GroupSpace: _Groups,
+    HierarchySpace: _hierarchy,
+}

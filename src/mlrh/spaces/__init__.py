@@ -11,6 +11,7 @@ from mlrh.spaces.observed import ObservedSpace, SetsOfTraining
 from mlrh.spaces.open import OpenSpace, SeenSetsOfTraining
 
 __all__ = [
+    "NAMES",
     "CardinalitySpace",
     "GroupSpace",
     "HierarchySpace",
@@ -22,6 +23,7 @@ __all__ = [
     "geometric_mean",
     "listed_sets",
     "metric_function",
+    "resolve",
 ]
 
 NAMES = ("cardinality", "observed", "open")  # what `label_space=` of an estimator takes besides an instance

@@ -117,6 +117,9 @@ class LabelSpace(ABC):
         """The space in a few words, for people."""
         return type(self).__name__
 
+    def __repr__(self):
+        return f"{type(self).__name__}(n_labels={self.n_labels})"
+
     # Knowledge of some labels.
 
     def given(self, known) -> "LabelSpace":

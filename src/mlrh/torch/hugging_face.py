@@ -20,6 +20,8 @@ except ImportError as error:
 from mlrh.torch.decisions import decide
 from mlrh.torch.loss import MLRHLoss
 
+__all__ = ["LabelSetPipeline", "TrainerLoss", "loss_of"]
+
 NAME = "mlrh_loss"  # of the loss in a model
 # Options of the stock pipeline that label sets have no use for, and what to use in their place.
 INSTEAD = {
