@@ -118,7 +118,8 @@ def suite_report(records, *, left=(), failures=()) -> Report:
     if not found:
         raise ValueError("There is no record of the comparison on public sets yet; run some methods first.")
     compared = comparisons(found)
-    summary = (*_who_wins(found, compared), *_coverage(found), *_out_of_time(found), *missing(left, failures))
+    wins = (*_who_wins(found, compared), *_lost_sets(compared))
+    summary = (*wins, *_coverage(found), *_out_of_time(found), *missing(left, failures))
     tables = [_figures_table(found, measure, compared) for measure in TITLES]
     ranks = [_ranks_table(compared)] if compared else []
     sections = [
@@ -160,8 +161,17 @@ def _readme_part(found):
         *(TITLES[own.measure] for own in compared),
         *(f"{own.name}, exact match %" for own in sets),
     )
-    words = (f"{next(iter(_who_wins(found, compared)))} {_ranked_words(found)}",)
+    first = next(iter(who_wins([_ranked(found, own, briefly=True) for own in compared], **_over(compared))))
+    words = (f"{first} {_finished_words(found)}",)
     return f"## How good it is\n\n{part_in_markdown(words, Table('', columns, tuple(rows)))}\n{README_LINK}\n\n"
+
+
+def _finished_words(found):
+    """One sentence on how far the comparison is, for the README."""
+    sets, _ = ranked_block(found)
+    n_done = sum(found[name].n_splits == found[name].n_planned for name in sets)
+    done = "" if n_done == len(SETS) else f"; {n_done} of {len(SETS)} sets are finished"
+    return f"All are tuned alike, by nested cross validation on the same splits{done}."
 
 
 # Standings and ranks
@@ -311,27 +321,37 @@ def _who_wins(found, compared) -> Iterator[str]:
     if not compared:
         yield "No set has enough of the methods on a common split yet, so that nobody is ranked."
         return
+    yield from who_wins([_ranked(found, own) for own in compared], **_over(compared))
+
+
+def _over(compared):
+    """Options of `who_wins`."""
     sets = compared[0].sets
-    over = f"{len(sets)} sets" if len(sets) > 1 else f"one set, {sets[0]}"
-    ranked = [_ranked(found, own) for own in compared]
-    yield from who_wins(ranked, f"by mean rank over {over}", always_a_rival=False)
+    over = f"{len(sets)} public sets" if len(sets) > 1 else f"one public set, {sets[0]}"
+    return {"over": f"by mean rank over {over}", "always_a_rival": False}
 
 
-def _ranked(found, compared):
+def _ranked(found, compared, *, briefly=False):
+    """The Ranked of a measure; briefly: without sentences on single sets."""
     _, factor, decimals = WRITTEN[compared.measure]
-    ranks, needed = compared.mean_ranks, sets_needed(len(compared.methods) - 1)
-    too_few = f"sets: beside {counted(len(ranks) - 1, 'other method')} the test needs {needed}"
+    ranks, needed, n_sets = compared.mean_ranks, sets_needed(len(compared.methods) - 1), len(compared.sets)
+    too_few = (
+        f"Whether that is chance can't be told from so few sets: beside {counted(len(ranks) - 1, 'other method')} the "
+        f"test needs {needed}."
+    )
     return Ranked(
         TITLES[compared.measure],
         compared.methods,
         [f"{rank:.2f}" for rank in ranks],
         int((ranks == ranks[0]).sum()),
-        "mean rank",
+        "mean ranks",
         _tests(compared),
         factor,
         decimals,
-        too_few=too_few if len(compared.sets) < needed else "",
-        beside={other: _single_words(found, compared, other) for other in compared.methods[1:]},
+        unit="set",
+        test="Wilcoxon's test",
+        too_few=too_few if n_sets < needed else "",
+        beside={} if briefly else {m: _single_words(found, compared, m) for m in compared.methods[1:]},
     )
 
 
@@ -342,12 +362,43 @@ def _single_words(found, compared, other):
         return ""
     if n_sets == 1:
         if ahead or behind:
-            return f"Over the splits of the set, the first is {'ahead' if ahead else 'behind'} by more than chance."
-        return "Over the splits of the set, the difference may be chance."
-    return (
-        f"Over the splits of single sets the first is ahead by more than chance on {ahead} of {n_sets}, and behind on "
-        f"{behind}."
-    )
+            return f"Over the splits of the set it is {'ahead' if ahead else 'behind'} by more than chance."
+        return "Over the splits of the set the difference may be chance."
+    if not (ahead or behind):
+        return "On each single set, over its splits, the difference may be chance."
+    parts = [f"{where} by more than chance on {n}" for where, n in (("ahead", ahead), ("behind", behind)) if n]
+    return f"On single sets, over their splits, it is {enumerated(parts)} of {n_sets}."
+
+
+def _lost_sets(compared) -> Iterator[str]:
+    """One sentence on the sets on which a method of others beats every method of mlrh."""
+    both = _of_both_sides(compared)
+    parts = []
+    for own in both:
+        by_winner = _grouped((own.methods[w], name) for name, w in _lost_to(own))
+        lost = [f"{enumerated(names)} ({winner})" for winner, names in by_winner]
+        if lost:
+            parts.append(f"in {TITLES[own.measure]} on {enumerated(lost)}")
+    if parts:
+        yield f"Where a method of others beats every one of mlrh: {'; '.join(parts)}."
+    elif both:
+        yield "On no ranked set does a method of others beat every one of mlrh."
+
+
+def _of_both_sides(compared):
+    """The comparisons that have methods of mlrh and of others."""
+    return [own for own in compared if len({method.startswith(OURS) for method in own.methods}) == 2]
+
+
+def _lost_to(compared):
+    """[(set, place of the best method of others)] of the sets that it wins."""
+    lost = []
+    for place, name in enumerate(compared.sets):
+        ours, others = _sides(compared, place)
+        own = _sign(compared.measure) * compared.values[:, place]
+        if own[others] - own[ours] > 1e-12:
+            lost.append((name, others))
+    return lost
 
 
 def _coverage(found) -> Iterator[str]:
@@ -565,7 +616,7 @@ def _signed(number, decimals):
 
 def _losses_section(found, compared) -> Iterable[Section]:
     """On each set the best of mlrh beside the best of others, and what each part of a method brings."""
-    both = [own for own in compared if len({method.startswith(OURS) for method in own.methods}) == 2]
+    both = _of_both_sides(compared)
     tables, words = [_sides_table(found, own) for own in both], list(_losses(both))
     if tables:
         words.append(
@@ -606,24 +657,22 @@ def _losses(compared) -> Iterator[str]:
     """Sentences on the sets on which a method of others beats every method of mlrh, and on where none does."""
     won = []
     for own in compared:
-        lost = [words for place in range(len(own.sets)) if (words := _lost(own, place))]
+        lost = [_lost(own, name, winner) for name, winner in _lost_to(own)]
         if lost:
             n_sets = counted(len(own.sets), "set")
-            yield f"By {TITLES[own.measure]} mlrh loses {len(lost)} of {n_sets}: {'; '.join(lost)}."
+            yield f"In {TITLES[own.measure]} mlrh loses {len(lost)} of {n_sets}: {'; '.join(lost)}."
         else:
             won.append(TITLES[own.measure])
     if won:
-        yield f"By {enumerated(won)} no ranked set is lost to a method of others."
+        yield f"In {enumerated(won)} no ranked set is lost to a method of others."
 
 
-def _lost(compared, place):
-    """A set and the figures of the best methods of others and of mlrh, where the former is better; else nothing."""
-    ours, others = _sides(compared, place)
-    own = _sign(compared.measure) * compared.values[:, place]
-    if not own[others] - own[ours] > 1e-12:
-        return ""
-    written = [f"{compared.methods[p]} {_written(compared.values[p, place], compared.measure)}" for p in (others, ours)]
-    return f"{compared.sets[place]} ({', '.join(written)})"
+def _lost(compared, name, winner):
+    """A set, and the figures of the method of others that wins it and of the best one of mlrh."""
+    place = compared.sets.index(name)
+    both = winner, _sides(compared, place)[0]
+    written = [f"{compared.methods[p]} {_written(compared.values[p, place], compared.measure)}" for p in both]
+    return f"{name} ({', '.join(written)})"
 
 
 def _parts_table(found):
