@@ -205,14 +205,30 @@ def test_what_is_not_finished_is_one_short_paragraph():
     (words,) = [sentence for sentence in report.summary if sentence.startswith("Not finished")]
     assert words == (
         "Not finished, and not ranked: cal500 and bibtex (6 of 24 methods); scene, yeast, medical, corel5k and "
-        "tmc2007-500 (not run); CCnet (no record on birds); BOOMER (no record on emotions and birds); MLRH (automatic) "
-        "(not run on any set). Empty cells of the tables are what is missing."
+        "tmc2007-500 (not run); CCnet (not finished on birds); BOOMER (not finished on emotions and birds); MLRH "
+        "(automatic) (not run on any set). Empty cells of the tables are what is missing."
     )
 
 
 def test_ranked_is_the_largest_table_without_gaps_that_has_most_of_the_methods():
     every, few = list(JUDGED)[:8], list(JUDGED)[:3]
     some = [r for m in every for r in records(m, "flags", exact=0.4)]
+def test_a_method_that_has_just_begun_on_a_set_takes_no_splits_from_the_others_there():
+    ready = ["MLRH (pooled)", "LP-RF", "BR-LR", "ML-kNN"]
+    some = [r for m in ready for r in records(m, "emotions", exact=0.4)]
+    some += records("MLRH (automatic)", "emotions", exact=0.9, splits=1)
+    found = results_of(some)["emotions"]
+    assert (found.n_splits, found.unfinished) == (25, ("MLRH (automatic)",)) and set(found.methods) == set(ready)
+    report = suite_report(some)
+    assert "MLRH (automatic)" not in table_of(report, "Exact match, %")
+    (words,) = [sentence for sentence in report.summary if sentence.startswith("Not finished")]
+    assert "MLRH (automatic) (not finished on emotions)" in words
+    # Where several have begun, the split that all share counts: too many would be left out.
+    some += [r for m in ("RF", "CCnet") for r in records(m, "emotions", exact=0.5, splits=1)]
+    found = results_of(some)["emotions"]
+    assert (found.n_splits, found.unfinished, len(found.methods)) == (1, (), 7)
+
+
     some += [r for m in few for name in SETS for r in records(m, name, exact=0.4)]
     # Three methods on ten sets are more figures, but say nothing of the others.
     assert ranked_block(results_of(some)) == (["flags"], every)

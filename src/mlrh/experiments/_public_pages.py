@@ -1,7 +1,8 @@
 """From the records of the comparison on public sets to its page: who wins, by how much, and whether that is chance.
 
-A method is judged on a set by its means over the splits that all methods with records there have; one that ran out of
-time on any split is last there. Ranks, wins and tests are over the largest table of sets and methods without gaps.
+A method is judged on a set by its means over splits that all methods shown there have; one with fewer splits so far is
+left out, and one that ran out of time on any split is last there. Ranks, wins and tests are over the largest table of
+sets and methods without gaps. Neither choice looks at figures.
 """
 
 from collections import defaultdict
@@ -80,13 +81,17 @@ class Standing:
 
 @dataclass(frozen=True)
 class OnSet:
-    """The methods on a set, and on how many splits they are compared; none where they have no split in common."""
+    """The methods on a set, and on how many splits they are compared; none where they have no split in common.
+
+    Methods that have some records, but not of all these splits, are unfinished: they have no standing.
+    """
 
     name: str
     n_splits: int
     methods: dict[str, Standing]
 
     @property
+    unfinished: tuple[str, ...]
     def n_planned(self) -> int:
         """The number of splits when all has run."""
         return n_splits(self.name)
@@ -196,15 +201,30 @@ def n_splits(name) -> int:
 
 def _on_set(name, methods):
     last = {m: any("out_of_time" in record for record in own.values()) for m, own in methods.items()}
-    in_time = [set(own) for method, own in methods.items() if not last[method]]
-    shared = set.intersection(*in_time) if in_time else set()
+    splits = {method: frozenset(own) for method, own in methods.items() if not last[method]}
+    shared = _splits_that_count(splits)
     standings = {}
     for method, own in methods.items():
         counted = {} if last[method] else {split: own[split] for split in sorted(shared)}
         spreads = {m: spread(values(counted, m)) for m in (*TITLES, "impossible_share", "fit_seconds")}
         means = {measure: found.mean for measure, found in spreads.items() if found is not None}
+        if not last[method] and not splits[method] >= shared:
+            continue
         standings[method] = Standing(counted, means, "out of time" if last[method] else "")
-    return OnSet(name, len(shared), standings)
+    return OnSet(name, len(shared), standings, tuple(method for method in methods if method not in standings))
+
+
+def _splits_that_count(splits):
+    """The splits with the most figures: as many as can be that MIN_SHARE of the methods all have, or what all share.
+
+    splits are {method: its splits}. So a method that has just begun doesn't throw the splits of all others away.
+    """
+    best, most = frozenset.intersection(*splits.values()) if splits else frozenset(), 0
+    for own in (best, *splits.values()):
+        n_methods = sum(other >= own for other in splits.values())
+        if n_methods >= MIN_SHARE * len(splits) and n_methods * len(own) > most:
+            best, most = own, n_methods * len(own)
+    return best
 
 
 def ranked_block(found) -> tuple[list[str], list[str]]:
@@ -223,7 +243,8 @@ def ranked_block(found) -> tuple[list[str], list[str]]:
 
 def _shown(found):
     """The methods that have any record."""
-    return [method for method in JUDGED if any(method in own.methods for own in found.values())]
+    begun = {method for own in found.values() for method in (*own.methods, *own.unfinished)}
+    return [method for method in JUDGED if method in begun]
 
 
 def comparisons(found) -> list[Comparison]:
@@ -413,7 +434,7 @@ def _coverage(found) -> Iterator[str]:
     parts += [f"{enumerated(never)} (not run)"] if never else []
     unranked = [method for method in shown if sets and method not in methods]
     for words, names in _grouped((enumerated([n for n in sets if m not in found[n].methods]), m) for m in unranked):
-        parts.append(f"{enumerated(names)} (no record on {words})")
+        parts.append(f"{enumerated(names)} (not finished on {words})")
     waiting = [method for method in JUDGED if method not in shown]
     if waiting:
         many = f"{len(waiting)} of {len(JUDGED)} methods" if len(waiting) > MAX_NAMED else enumerated(waiting)
@@ -466,9 +487,9 @@ def _out_of_time(found) -> Iterator[str]:
 
 def _protocol_words():
     return (
-        "Means over the splits of a set that all methods have: five folds of five seeds on emotions, scene and yeast, "
-        "of two seeds on the other small sets, and the published split of the larger ones. Where fewer are shared so "
-        "far, the head of the column says so.",
+        "Means over the splits of a set that all methods shown there have: five folds of five seeds on emotions, scene "
+        "and yeast, of two seeds on the other small sets, and the published split of the larger ones. Where fewer are "
+        "shared so far, the head of the column says so.",
         "Every method is tuned for each measure by cross validation on the training part, over at most six settings "
         "that were fixed before. Methods of mlrh answer exact match with the most probable set, Hamming loss with the "
         "labels more likely than not, and F1 with the set of highest expected F1; the others answer as they do.",
