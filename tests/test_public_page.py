@@ -27,6 +27,7 @@ from mlrh.experiments._public_pages import (
     sets_needed,
     suite_report,
 )
+    signed_rank_p,
 
 SETS = list(SUITES["public"])
 PUBLISHED = Path(__file__).parents[1] / "docs" / "comparison"
@@ -169,6 +170,16 @@ def test_holms_correction_never_falls_and_ends_at_one():
 def test_a_method_that_is_last_loses_by_more_than_any_other_difference_and_two_that_are_last_tie():
     found = comparison(results_of(THREE), "exact_match")
     pooled, forest, separate = (found.methods.index(m) for m in ("MLRH (pooled)", "LP-RF", "BR-LR"))
+@pytest.mark.parametrize("changes", [[3, -1, 2, 2, 2, -2], [1, 1], [5, -5, 5, 4, -1, 0.5, 0.5], [-4.0, -3, -2, -1, 5]])
+def test_with_ties_p_is_that_of_all_permutations_of_signs(changes):
+    every = stats.PermutationMethod(n_resamples=2 ** len(changes))
+    assert signed_rank_p(np.array(changes)) == pytest.approx(stats.wilcoxon(changes, method=every).pvalue)
+
+
+def test_no_difference_is_chance():
+    assert signed_rank_p(np.array([])) == 1.0 and signed_rank_p(np.array([0.3])) == 1.0
+
+
     assert against(found, pooled, forest)[:4] == (2, 0, 1, pytest.approx(-0.01))
     assert against(found, forest, separate)[:4] == (2, 0, 1, pytest.approx(0.07))
     last = [*records("MLRH (pooled)", "bibtex", exact=0.5)]
