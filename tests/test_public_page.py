@@ -1,5 +1,6 @@
 """The page of the comparison on public sets says what its records say: ranks, wins, chance, and what is missing."""
 
+import re
 from itertools import product
 from pathlib import Path
 
@@ -9,11 +10,12 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from mlrh.experiments import _plots as plots
-from mlrh.experiments import read_records, to_html, to_markdown
+from mlrh.experiments import read_records, to_html, to_markdown, write_report
 from mlrh.experiments._protocol import PUBLISHED_SPLITS, SUITES
 from mlrh.experiments._public import JUDGED
 from mlrh.experiments._public_pages import (
     NAMES,
+    PICTURE,
     README_BEGIN,
     README_END,
     against,
@@ -25,9 +27,9 @@ from mlrh.experiments._public_pages import (
     ranked_block,
     results_of,
     sets_needed,
+    signed_rank_p,
     suite_report,
 )
-    signed_rank_p,
 
 SETS = list(SUITES["public"])
 PUBLISHED = Path(__file__).parents[1] / "docs" / "comparison"
@@ -84,8 +86,10 @@ def test_the_first_paragraph_says_who_wins_and_by_how_much_and_the_page_where_it
     assert "Where a method of others beats every one of mlrh: in exact match on flags (LP-RF) and bibtex (BR-LR)." in (
         report.summary
     )
-    gaps, ranks = report.sections[0].figures[:2]
-    assert "exact match, points, beside MLRH (pooled)" in gaps.svg and "ranks by exact match" in ranks.svg
+    gaps, times = report.sections[0].figures
+    assert "How far each method is behind MLRH (pooled)" in gaps.svg and "Fit time against exact match" in times.svg
+    (ranks,) = [section.figures for section in report.sections if section.title == "Ranks"]
+    assert ["Ranks by exact match" in figure.svg for figure in ranks] == [True, False, False]
     (losses,) = [s.paragraphs[0] for s in report.sections if s.title.startswith("Where mlrh wins and loses")]
     assert losses == (
         "In exact match mlrh loses 2 of 3 sets: flags (LP-RF 25.00, MLRH (pooled) 20.00); bibtex (BR-LR 20.00, MLRH "
@@ -113,6 +117,9 @@ def test_where_another_method_is_first_the_best_of_mlrh_is_named_beside_it():
         "better (mean ranks 1.00 and 2.00). That is more than chance (Wilcoxon's test, p = 0.002 with Holm's "
         "correction)." in words
     )
+    gaps = suite_report(both).sections[0].figures[0]
+    assert "MLRH (boosted) *" in gaps.svg and "A star: LP-RF is ahead by more than chance" in gaps.caption
+    assert "star" not in suite_report(THREE).sections[0].figures[0].caption
     alone = [r for r in both if r["method"] == "LP-RF"]
     assert not any("beats every one of mlrh" in sentence for sentence in suite_report(alone).summary)
 
@@ -121,7 +128,9 @@ def test_methods_that_finished_no_set_both_have_no_mean_difference():
     apart = records("MLRH (pooled)", "flags", exact=0.4) + records("LP-RF", "flags", out_of_time=900)
     apart += records("MLRH (pooled)", "birds", out_of_time=900) + records("LP-RF", "birds", exact=0.4)
     words = suite_report(apart).summary[0]
-    assert "beats LP-RF, the best method of others, on 1 of 2 sets and loses on 1; they finished no set both in" in words
+    assert (
+        "beats LP-RF, the best method of others, on 1 of 2 sets and loses on 1; they finished no set both in" in words
+    )
 
 
 def test_log_loss_is_told_among_the_methods_that_have_it():
@@ -161,15 +170,6 @@ def test_p_is_that_of_wilcoxons_test_and_holms_correction_that_of_statsmodels():
     assert [float(row["p, corrected"]) for row in table.values()] == pytest.approx(holm(plain).tolist(), abs=5e-4)
 
 
-def test_holms_correction_never_falls_and_ends_at_one():
-    p_values = [0.04, 0.01, 0.5, 0.011, 0.03]
-    np.testing.assert_allclose(holm(p_values), multipletests(p_values, method="holm")[1])
-    assert holm([0.9, 0.8]).tolist() == [1.0, 1.0] and holm([]).tolist() == []
-
-
-def test_a_method_that_is_last_loses_by_more_than_any_other_difference_and_two_that_are_last_tie():
-    found = comparison(results_of(THREE), "exact_match")
-    pooled, forest, separate = (found.methods.index(m) for m in ("MLRH (pooled)", "LP-RF", "BR-LR"))
 @pytest.mark.parametrize("changes", [[3, -1, 2, 2, 2, -2], [1, 1], [5, -5, 5, 4, -1, 0.5, 0.5], [-4.0, -3, -2, -1, 5]])
 def test_with_ties_p_is_that_of_all_permutations_of_signs(changes):
     every = stats.PermutationMethod(n_resamples=2 ** len(changes))
@@ -180,6 +180,15 @@ def test_no_difference_is_chance():
     assert signed_rank_p(np.array([])) == 1.0 and signed_rank_p(np.array([0.3])) == 1.0
 
 
+def test_holms_correction_never_falls_and_ends_at_one():
+    p_values = [0.04, 0.01, 0.5, 0.011, 0.03]
+    np.testing.assert_allclose(holm(p_values), multipletests(p_values, method="holm")[1])
+    assert holm([0.9, 0.8]).tolist() == [1.0, 1.0] and holm([]).tolist() == []
+
+
+def test_a_method_that_is_last_loses_by_more_than_any_other_difference_and_two_that_are_last_tie():
+    found = comparison(results_of(THREE), "exact_match")
+    pooled, forest, separate = (found.methods.index(m) for m in ("MLRH (pooled)", "LP-RF", "BR-LR"))
     assert against(found, pooled, forest)[:4] == (2, 0, 1, pytest.approx(-0.01))
     assert against(found, forest, separate)[:4] == (2, 0, 1, pytest.approx(0.07))
     last = [*records("MLRH (pooled)", "bibtex", exact=0.5)]
@@ -204,6 +213,22 @@ def test_methods_are_compared_on_the_splits_of_a_set_that_all_of_them_have():
     )
 
 
+def test_a_method_that_has_just_begun_on_a_set_takes_no_splits_from_the_others_there():
+    ready = ["MLRH (pooled)", "LP-RF", "BR-LR", "ML-kNN"]
+    some = [r for m in ready for r in records(m, "emotions", exact=0.4)]
+    some += records("MLRH (automatic)", "emotions", exact=0.9, splits=1)
+    found = results_of(some)["emotions"]
+    assert (found.n_splits, found.unfinished) == (25, ("MLRH (automatic)",)) and set(found.methods) == set(ready)
+    report = suite_report(some)
+    assert "MLRH (automatic)" not in table_of(report, "Exact match, %")
+    (words,) = [sentence for sentence in report.summary if sentence.startswith("Not finished")]
+    assert "MLRH (automatic) (not finished on emotions)" in words
+    # Where several have begun, the split that all share counts: too many would be left out.
+    some += [r for m in ("RF", "CCnet") for r in records(m, "emotions", exact=0.5, splits=1)]
+    found = results_of(some)["emotions"]
+    assert (found.n_splits, found.unfinished, len(found.methods)) == (1, (), 7)
+
+
 def test_what_is_not_finished_is_one_short_paragraph():
     methods = [method for method in JUDGED if method not in ("MLRH (automatic)", "BOOMER")]
     some = [r for m in methods for name in ("emotions", "flags") for r in records(m, name, exact=0.4)]
@@ -224,22 +249,6 @@ def test_what_is_not_finished_is_one_short_paragraph():
 def test_ranked_is_the_largest_table_without_gaps_that_has_most_of_the_methods():
     every, few = list(JUDGED)[:8], list(JUDGED)[:3]
     some = [r for m in every for r in records(m, "flags", exact=0.4)]
-def test_a_method_that_has_just_begun_on_a_set_takes_no_splits_from_the_others_there():
-    ready = ["MLRH (pooled)", "LP-RF", "BR-LR", "ML-kNN"]
-    some = [r for m in ready for r in records(m, "emotions", exact=0.4)]
-    some += records("MLRH (automatic)", "emotions", exact=0.9, splits=1)
-    found = results_of(some)["emotions"]
-    assert (found.n_splits, found.unfinished) == (25, ("MLRH (automatic)",)) and set(found.methods) == set(ready)
-    report = suite_report(some)
-    assert "MLRH (automatic)" not in table_of(report, "Exact match, %")
-    (words,) = [sentence for sentence in report.summary if sentence.startswith("Not finished")]
-    assert "MLRH (automatic) (not finished on emotions)" in words
-    # Where several have begun, the split that all share counts: too many would be left out.
-    some += [r for m in ("RF", "CCnet") for r in records(m, "emotions", exact=0.5, splits=1)]
-    found = results_of(some)["emotions"]
-    assert (found.n_splits, found.unfinished, len(found.methods)) == (1, (), 7)
-
-
     some += [r for m in few for name in SETS for r in records(m, name, exact=0.4)]
     # Three methods on ten sets are more figures, but say nothing of the others.
     assert ranked_block(results_of(some)) == (["flags"], every)
@@ -332,6 +341,14 @@ def test_named_in_the_figure_of_time_are_the_methods_that_no_other_beats_in_both
     assert ">beaten</text>" not in svg and "beaten: 2, 29.000" in svg
 
 
+def test_methods_of_mlrh_have_dots_of_their_own_colour_and_the_legend_says_so():
+    gaps, times = suite_report(THREE).sections[0].figures
+    assert all(f">{side}</text>" in figure.svg for side in ("mlrh", "others") for figure in (gaps, times))
+    dots = re.findall(r'class="fold"[^>]*--(series-\d)', gaps.svg)
+    # One of each kind in the legend; pooled on three sets, LP-RF on the two it finished in time, BR-LR on two.
+    assert dots.count("series-1") == 1 + 3 and dots.count("series-2") == 1 + 2 + 2
+
+
 def test_the_splits_are_five_seeds_two_seeds_or_the_published_one():
     assert {n_splits(name) for name in ("emotions", "scene", "yeast")} == {25}
     assert {n_splits(name) for name in ("birds", "medical", "flags", "cal500")} == {10}
@@ -363,9 +380,11 @@ def test_the_table_of_the_readme_is_what_the_published_records_say():
     assert in_readme(readme, read_records(PUBLISHED / "records.jsonl")) == readme
 
 
-def test_the_published_page_is_what_the_published_records_say():
+def test_the_published_page_is_what_the_published_records_say(tmp_path):
     report = suite_report(read_records(PUBLISHED / "records.jsonl"))
     written = (PUBLISHED / "report.md").read_text(encoding="utf-8")
     assert to_markdown(report).split("Made by")[0] == written.split("Made by")[0]
     page = (PUBLISHED / "report.html").read_text(encoding="utf-8")
     assert to_html(report).split("Made by")[0] == page.split("Made by")[0]
+    write_report(report, tmp_path)
+    assert (tmp_path / PICTURE).read_text(encoding="utf-8") == (PUBLISHED / PICTURE).read_text(encoding="utf-8")

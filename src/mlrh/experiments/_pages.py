@@ -271,7 +271,7 @@ def meanings_section(records) -> Iterator[Section]:
     rows = tuple((method, MEANINGS[method]) for method in dict.fromkeys(methods) if method in MEANINGS)
     if rows:
         words = "The names are those of the literature; what comes after them in brackets says which scores and sets."
-        yield Section("What the names mean", (words,), (Table("", ("method", "what it is"), rows),))
+        yield Section("What the names mean", (words,), (Table("", ("method", "what it is"), rows, words=(1,)),))
 
 
 def _metrics_tables(name, methods, profile):

@@ -26,6 +26,8 @@ SETS = SUITES["public"]
 WRITTEN = {metric: (title, factor, decimals) for title, metric, factor, decimals, _ in COLUMNS}
 MIN_SHARE = 0.75  # of the methods that must be ranked: ranks among few of them would say little of the others
 MAX_NAMED = 3  # methods that are missing on a set, named in the summary
+SIDES = ("mlrh", "others")  # the two kinds of marks in figures
+PICTURE = "who-wins.svg"  # the first figure, beside the page
 README_BEGIN, README_END = "<!-- comparison, by docs/comparison/write.py -->", "<!-- end of comparison -->"
 README_LINK = "These are the best of both sides by exact match; [all methods and measures](docs/comparison/report.md)."
 README_ROWS = {True: 2, False: 3}  # of the README's table: methods of mlrh, and of others
@@ -89,9 +91,9 @@ class OnSet:
     name: str
     n_splits: int
     methods: dict[str, Standing]
+    unfinished: tuple[str, ...]
 
     @property
-    unfinished: tuple[str, ...]
     def n_planned(self) -> int:
         """The number of splits when all has run."""
         return n_splits(self.name)
@@ -128,8 +130,9 @@ def suite_report(records, *, left=(), failures=()) -> Report:
     tables = [_figures_table(found, measure, compared) for measure in TITLES]
     ranks = [_ranks_table(compared)] if compared else []
     sections = [
-        *_rank_section(compared),
+        *_winner_section(found, compared),
         Section("All figures", _protocol_words(), (*ranks, *(table for table in tables if table.rows))),
+        *_rank_section(compared),
         *_chance_section(found, compared),
         *_losses_section(found, compared),
         *_time_section(found, compared),
@@ -205,11 +208,11 @@ def _on_set(name, methods):
     shared = _splits_that_count(splits)
     standings = {}
     for method, own in methods.items():
+        if not last[method] and not splits[method] >= shared:
+            continue
         counted = {} if last[method] else {split: own[split] for split in sorted(shared)}
         spreads = {m: spread(values(counted, m)) for m in (*TITLES, "impossible_share", "fit_seconds")}
         means = {measure: found.mean for measure, found in spreads.items() if found is not None}
-        if not last[method] and not splits[method] >= shared:
-            continue
         standings[method] = Standing(counted, means, "out of time" if last[method] else "")
     return OnSet(name, len(shared), standings, tuple(method for method in methods if method not in standings))
 
@@ -293,9 +296,6 @@ def against(compared, place, other) -> tuple[int, int, int, float, float]:
     return wins, len(gains) - wins - losses, losses, float(both.mean()) if len(both) else np.nan, p
 
 
-def _differences(compared, place, other):
-    with np.errstate(invalid="ignore"):
-        found = compared.values[place] - compared.values[other]
 def signed_rank_p(changes) -> float:
     """p of Wilcoxon's signed-rank test, two-sided, of differences (n,) that are not 0; 1 where there are none.
 
@@ -307,6 +307,9 @@ def signed_rank_p(changes) -> float:
     return float(min(1.0, 2 * min((sums >= found - 1e-9).mean(), (sums <= found + 1e-9).mean())))
 
 
+def _differences(compared, place, other):
+    with np.errstate(invalid="ignore"):
+        found = compared.values[place] - compared.values[other]
     return np.where(np.isnan(found), 0.0, found)  # both are last
 
 
@@ -561,33 +564,50 @@ def _cell(standing, measure, best):
     return f"**{text}**" if text == best else text
 
 
+def _winner_section(found, compared) -> Iterable[Section]:
+    """How far each method is behind the first by exact match, and how long its fits take."""
+    if compared:
+        yield Section("Who wins", (), (), (_gaps_figure(compared[0]), *_time_figure(_times(found, compared[0]))))
+
+
 def _rank_section(compared) -> Iterable[Section]:
-    """How far each method is behind the first by exact match, then a figure of ranks on the sets for each measure."""
-    figures = [_gaps_figure(compared[0])] if compared else []
+    """A figure of ranks on the sets for each measure."""
+    figures = []
     for found in compared:
         title = TITLES[found.measure]
         rows = list(zip(found.methods, found.ranks.tolist(), strict=True))
         axis = f"rank by {title} among {len(found.methods)} methods"
-        svg = plots.spread_plot(rows, title=f"ranks by {title}", axis=axis, higher_is_better=False, dots="data set")
-        figures.append(Figure(svg, f"Rank of each method by {title} on each data set, and its mean."))
+        options = {"higher_is_better": False, "dots": SIDES, "decimals": 2}
+        svg = plots.spread_plot(rows, title=f"Ranks by {title}", axis=axis, kind=_kind, **options)
+        figures.append(Figure(svg, f"Rank of each method by {title}: a mark for each data set, and the mean."))
     if figures:
-        yield Section("Who wins", (), (), tuple(figures))
+        yield Section("Ranks", (), (), tuple(figures))
+
+
+def _kind(method):
+    """The place of a method's side in SIDES."""
+    return 0 if method.startswith(OURS) else 1
 
 
 def _gaps_figure(compared):
     """How far each method is behind the first on each set that both finished."""
-    factor = WRITTEN[compared.measure][1]
-    gaps = [_sign(compared.measure) * factor * _differences(compared, p, 0) for p in range(len(compared.methods))]
-    rows = [(method, own[np.isfinite(own)].tolist()) for method, own in zip(compared.methods, gaps, strict=True)]
-    axis = f"{TITLES[compared.measure]}{', points' if factor == 100 else ''}, beside {compared.methods[0]}"
-    svg = plots.spread_plot(
-        [row for row in rows if row[1]], title="how far behind the first", axis=axis, dots="data set"
-    )
+    _, factor, decimals = WRITTEN[compared.measure]
+    first = compared.methods[0]
+    stars = {duel.other: " *" for duel in _tests(compared) if duel.p < LEVEL and duel.wins > duel.losses}
+    rows = []
+    for place, method in enumerate(compared.methods):
+        gaps = _sign(compared.measure) * factor * _differences(compared, place, 0)
+        rows.append((f"{method}{stars.get(method, '')}", gaps[np.isfinite(gaps)].tolist()))
+    axis = f"{TITLES[compared.measure]}{', points' if factor == 100 else ''}, beside {first}"
+    options = {"title": f"How far each method is behind {first}", "axis": axis, "decimals": decimals}
+    svg = plots.spread_plot([row for row in rows if row[1]], kind=_kind, dots=SIDES, **options)
     caption = (
-        f"{_capital(TITLES[compared.measure])} of each method minus that of {compared.methods[0]}, the first by mean "
-        "rank, on each data set and on average; methods by mean rank."
+        f"{_capital(TITLES[compared.measure])} of each method minus that of {first}, the first by mean rank: a mark "
+        "for each data set, and the mean. Methods are in the order of their mean ranks."
     )
-    return Figure(svg, caption)
+    if stars:
+        caption += f" A star: {first} is ahead by more than chance (Wilcoxon's test over sets, Holm's correction)."
+    return Figure(svg, caption, file=PICTURE)
 
 
 def _ranks_table(compared, n_rows=None):
@@ -679,7 +699,7 @@ def _sides_table(found, compared):
         written = _signed(factor * gain, decimals) if np.isfinite(gain) else ""
         rows.append((name, result, *cells, written, "" if test is None else _p(test.p)))
     columns = ("", "mlrh has", "best of mlrh", "best of others", "gain", "p")
-    return Table(f"{_title(compared.measure)}, set by set", columns, tuple(rows))
+    return Table(f"{_title(compared.measure)}, set by set", columns, tuple(rows), words=(1, 2, 3))
 
 
 def _losses(compared) -> Iterator[str]:
@@ -751,33 +771,40 @@ def _lessons(found) -> Iterator[str]:
 
 def _names_section(found):
     rows = tuple((method, NAMES[method]) for method in _shown(found))
-    return Section("What the names mean", (), (Table("", ("method", "what it is"), rows),))
+    return Section("What the names mean", (), (Table("", ("method", "what it is"), rows, words=(1,)),))
 
 
 def _capital(words):
     return f"{words[0].upper()}{words[1:]}"
 
 
-def _time_section(results, compared) -> Iterable[Section]:
-    """Seconds of a fit against exact match, over the ranked sets that all methods shown there finished in time."""
-    if not compared:
-        return
-    found = compared[0]
+def _time_section(found, compared) -> Iterable[Section]:
+    """Seconds of a fit beside exact match; the figure is at the top of the page."""
+    points = _times(found, compared[0]) if compared else []
+    if points:
+        words = (
+            "Seconds of one fit at the chosen setting, one thread, among other runs (geometric mean over the ranked "
+            "sets), and the mean exact match; methods that are last on a set are left out.",
+        )
+        rows = tuple((name, f"{seconds:.3g}", f"{exact:.2f}") for name, seconds, exact in points)
+        yield Section("Time", words, (Table("", ("", "seconds of a fit", "exact match, %"), rows),))
+
+
+def _times(found, compared):
+    """[(method, seconds of a fit, exact match in %)], fastest first, of methods that finished all ranked sets in time.
+
+    Seconds are the geometric mean over the sets.
+    """
     points = []
-    for method, own in zip(found.methods, found.values, strict=True):
+    for method, own in zip(compared.methods, compared.values, strict=True):
         if np.isfinite(own).all():
-            seconds = [max(results[name].methods[method].means["fit_seconds"], 1e-4) for name in found.sets]
+            seconds = [max(found[name].methods[method].means["fit_seconds"], 1e-4) for name in compared.sets]
             points.append((method, float(np.exp(np.mean(np.log(seconds)))), 100 * float(own.mean())))
-    if not points:
-        return
-    points.sort(key=lambda point: point[1])
-    axes = {"across": "seconds of a fit", "up": "exact match, %"}
-    svg = plots.scatter_plot(points, title="fit time against exact match", **axes)
-    rows = tuple((name, f"{seconds:.3g}", f"{exact:.2f}") for name, seconds, exact in points)
-    words = (
-        "Seconds of one fit at the chosen setting, one thread, among other runs (geometric mean over the ranked sets), "
-        "and the mean exact match; methods that are last on a set are left out.",
-    )
-    table = Table("Fit time and exact match", ("", "seconds of a fit", "exact match, %"), rows)
-    caption = "Seconds of a fit and mean exact match; named are the methods that no other beats in both."
-    yield Section("Time", words, (table,), (Figure(svg, caption),))
+    return sorted(points, key=lambda point: point[1])
+
+
+def _time_figure(points) -> Iterable[Figure]:
+    if points:
+        axes = {"across": "seconds of a fit", "up": "exact match, %"}
+        svg = plots.scatter_plot(points, title="Fit time against exact match", kind=_kind, kinds=SIDES, **axes)
+        yield Figure(svg, "Seconds of a fit and mean exact match; named are the methods that no other beats in both.")
