@@ -50,8 +50,8 @@ def spread_plot(rows, *, title, axis, higher_is_better=True, dots=("fold",), kin
     low, high = _padded(every)
     scale = _Scale(low, high, MARGIN + gutter + 14, WIDTH - MARGIN - numbers - 14)
     published = any(math.isfinite(row.published) for row in rows)
-    legend = [(partial(_fold, place), words) for place, words in enumerate(dots)]
-    legend += [(_mean, "mean"), (_published, "published")][: 2 if published else 1]
+    of_dots = [(partial(_fold, place), words) for place, words in enumerate(dots)]
+    legend = [*of_dots, *[(_mean, "mean"), (_published, "published")][: 2 if published else 1]]
     parts, top = _head(title, legend)
     lines = [_wrapped(row.name, gutter, 2) for row in rows]
     bottom = top + sum(_row_height(names) for names in lines)
