@@ -197,3 +197,23 @@ def test_no_rows_give_no_values():
         0,
         3,
     )
+
+
+def test_the_search_for_the_best_f1_stops_where_no_larger_answer_can_be_better(monkeypatch):
+    rng, n_labels, sizes = np.random.default_rng(0), 40, np.array([1, 2, 5])
+    joint = rng.gamma(0.05, size=(3, 30, n_labels))
+    joint[0, 0], joint[1:, 0] = 1 / n_labels, 0.0  # one label, each as likely: E[F1] = 2 m / (40 (m + 1)) grows with m
+    joint *= 0.99 / (joint.sum(axis=2) / sizes[:, None]).sum(axis=0)[None, :, None]  # P(no label) is the rest
+    empty = np.full(30, 0.01)
+    values = [empty]
+    for m in range(1, n_labels + 1):
+        gains = (joint * (2 / (m + sizes))[:, None, None]).sum(axis=0)
+        values.append(np.sort(gains, axis=1)[:, n_labels - m :].sum(axis=1))
+    tried, offer = [], expected_metrics.Best.offer
+    monkeypatch.setattr(expected_metrics.Best, "offer", lambda own, *given: (tried.append(1), offer(own, *given)))
+    found = expected_metrics.best_f1_by_sizes(joint, sizes, empty, (0, n_labels)).sum(axis=1)
+    np.testing.assert_array_equal(found, np.argmax(values, axis=0))
+    assert found[0] == n_labels and len(tried) == n_labels + 1
+    tried.clear()
+    expected_metrics.best_f1_by_sizes(joint[:, 1:], sizes, empty[1:], (0, n_labels))
+    assert found[1:].max() < len(tried) < n_labels

@@ -147,6 +147,13 @@ def test_expected_metrics_are_those_of_the_enumeration_and_decisions_the_best(as
         assert allowed[[np.flatnonzero((y == SETS).all(axis=1))[0] for y in answers]].all()
 
 
+def test_marginals_by_size_are_those_of_the_enumeration(asked):
+    d, probs = asked
+    sizes = np.array([1, 2, N_LABELS])
+    expected = np.array([probs @ (SETS * (size == SIZES)[:, None]) for size in sizes])
+    np.testing.assert_allclose(d._marginals_by_size(sizes), expected, rtol=1e-10, atol=1e-13)
+
+
 def test_samples_are_as_frequent_as_probable(asked):
     d, probs = asked
     n = 4000

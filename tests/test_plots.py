@@ -2,7 +2,7 @@
 
 import math
 import re
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from xml.etree import ElementTree
 
 import numpy as np
@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mlrh._style import DARK, LIGHT
-from mlrh.experiments._plots import descent_plot, printable, reliability_plot, size_plot, spread_plot
+from mlrh.experiments._plots import descent_plot, printable, reliability_plot, scatter_plot, size_plot, spread_plot
 
 SVG = "{http://www.w3.org/2000/svg}"
 NASTY = "<b>&\"'`|\x00\x1b[31m\ud800 ]]> name"
@@ -257,3 +257,35 @@ def test_colours_of_series_stay_apart_for_colour_blind_eyes(scheme, kind):
     marked = [value for name, value in scheme.items() if name.startswith("series") or name == "truth"]
     seen = [cielab(np.clip(matrix @ linear_rgb(value), 0, 1)) for value in marked]
     assert min(np.linalg.norm(one - other) for one, other in combinations(seen, 2)) > 15
+
+
+def test_names_in_a_scatter_plot_cover_neither_marks_nor_each_other():
+    rng = np.random.RandomState(0)
+    names = [f"method number {place}" for place in range(12)]
+    x, y = np.sort(10 ** rng.uniform(-1, 0, 12)), 40 + np.sort(rng.uniform(0, 2, 12))  # nobody beats anybody
+    svg = scatter_plot(list(zip(names, x, y, strict=True)), title="time", across="seconds", up="exact match")
+    shown = [e for e in ElementTree.fromstring(svg).iter(f"{SVG}text") if e.text in names]
+    assert 4 <= len(shown) < 12  # the others have no room, and their tooltips
+    assert all(f"<title>{name}: " in svg for name in names)
+    half = 14 * 0.5 * len(names[-1]) / 2  # of a name, at half of the font's size for each letter
+    boxes = [(float(e.get("x")), float(e.get("y")) - 5) for e in shown]
+    for (a, b), (c, d) in combinations(boxes, 2):
+        assert abs(a - c) > 2 * half or abs(b - d) > 12
+    for (a, b), (c, d) in product(boxes, marks(svg, "point")):
+        assert abs(a - c) > half or abs(b - d) > 8
+    assert_drawn_inside(svg)
+
+
+def test_kinds_of_methods_have_marks_and_a_legend_of_their_own():
+    points, kinds = [("ours", 1.0, 2.0), ("theirs", 2.0, 1.0), ("their second", 3.0, 1.5)], ("own", "other")
+    svg = scatter_plot(points, title="t", across="x", up="y", kinds=kinds, kind=lambda name: int(name != "ours"))
+    assert {"own", "other"} <= set(texts(svg))
+    found = re.findall(r'class="point"[^>]*?--(series-\d)', svg)
+    assert found == ["series-1", "series-2", "series-2"]
+    svg = spread(
+        [("ours", [1.0, 2.0]), ("theirs", [1.5])], dots=kinds, kind=lambda name: int(name != "ours"), decimals=1
+    )
+    assert re.findall(r'class="fold"[^>]*?--(series-\d)', svg) == ["series-1", "series-2"] + 2 * ["series-1"] + [
+        "series-2"
+    ]
+    assert "1.5" in texts(svg) and "1.500" not in texts(svg)

@@ -1,5 +1,6 @@
 """The page of the comparison on public sets says what its records say: ranks, wins, chance, and what is missing."""
 
+import re
 from itertools import product
 from pathlib import Path
 
@@ -9,11 +10,12 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from mlrh.experiments import _plots as plots
-from mlrh.experiments import read_records, to_html, to_markdown
+from mlrh.experiments import read_records, to_html, to_markdown, write_report
 from mlrh.experiments._protocol import PUBLISHED_SPLITS, SUITES
 from mlrh.experiments._public import JUDGED
 from mlrh.experiments._public_pages import (
     NAMES,
+    PICTURE,
     README_BEGIN,
     README_END,
     SPACES_BEGIN,
@@ -28,6 +30,7 @@ from mlrh.experiments._public_pages import (
     ranked_block,
     results_of,
     sets_needed,
+    signed_rank_p,
     suite_report,
 )
 
@@ -75,19 +78,24 @@ def test_ranks_are_means_over_sets_and_out_of_time_is_last():
 
 def test_the_first_paragraph_says_who_wins_and_by_how_much_and_the_page_where_it_loses():
     report = suite_report(THREE)
-    assert report.summary[0].startswith("First by mean rank over 3 sets: MLRH (pooled) in exact match, ")
-    assert (
-        "the best method of others is LP-RF with 2.00, 1.00 points ahead on average: it loses on 2, ties on 0 and wins "
-        "on 1. Whether that is chance can't be told from so few sets: beside 2 other methods the test needs 7. Over "
-        "the splits of single sets the first is ahead by more than chance on 1 of 2, and behind on 1."
-        in report.summary[0]
+    assert report.summary[0] == (
+        "MLRH (pooled) is first of 3 methods by mean rank over 3 public sets, in exact match, Hamming loss and F1 by "
+        "row. In exact match MLRH (pooled) beats LP-RF, the best method of others, on 2 of 3 sets and loses on 1; on "
+        "average it is 1.00 points worse (mean ranks 1.67 and 2.00). Whether that is chance can't be told from so few "
+        "sets: beside 2 other methods the test needs 7. On single sets, over their splits, it is ahead by more than "
+        "chance on 1 and behind by more than chance on 1 of 2."
     )
     assert not any("can't be told" in sentence for sentence in report.summary[1:])
-    gaps, ranks = report.sections[0].figures[:2]
-    assert "exact match, points, beside MLRH (pooled)" in gaps.svg and "ranks by exact match" in ranks.svg
+    assert "Where a method of others beats every one of mlrh: in exact match on flags (LP-RF) and bibtex (BR-LR)." in (
+        report.summary
+    )
+    gaps, times = report.sections[0].figures
+    assert "How far each method is behind MLRH (pooled)" in gaps.svg and "Fit time against exact match" in times.svg
+    (ranks,) = [section.figures for section in report.sections if section.title == "Ranks"]
+    assert ["Ranks by exact match" in figure.svg for figure in ranks] == [True, False, False]
     (losses,) = [s.paragraphs[0] for s in report.sections if s.title.startswith("Where mlrh wins and loses")]
     assert losses == (
-        "By exact match mlrh loses 2 of 3 sets: flags (LP-RF 25.00, MLRH (pooled) 20.00); bibtex (BR-LR 20.00, MLRH "
+        "In exact match mlrh loses 2 of 3 sets: flags (LP-RF 25.00, MLRH (pooled) 20.00); bibtex (BR-LR 20.00, MLRH "
         "(pooled) 10.00)."
     )
     rows = table_of(report, "Exact match, %, set by set")
@@ -106,9 +114,38 @@ def test_where_another_method_is_first_the_best_of_mlrh_is_named_beside_it():
         for r in records(m, name, exact=exact)
     ]
     words = suite_report(both).summary[0]
-    assert "LP-RF in exact match" in words
-    assert "the best of mlrh is MLRH (boosted) with 2.00, 10.00 points behind on average: it loses on 10" in words
-    assert "That is more than chance (p = 0.002)." in words
+    assert words.startswith("First of 2 methods by mean rank over 10 public sets: LP-RF in exact match; ")
+    assert (
+        "In exact match LP-RF beats MLRH (boosted), the best of mlrh, on all 10 sets; on average it is 10.00 points "
+        "better (mean ranks 1.00 and 2.00). That is more than chance (Wilcoxon's test, p = 0.002 with Holm's "
+        "correction)." in words
+    )
+    gaps = suite_report(both).sections[0].figures[0]
+    assert "MLRH (boosted) *" in gaps.svg and "A star: LP-RF is ahead by more than chance" in gaps.caption
+    assert "star" not in suite_report(THREE).sections[0].figures[0].caption
+    alone = [r for r in both if r["method"] == "LP-RF"]
+    assert not any("beats every one of mlrh" in sentence for sentence in suite_report(alone).summary)
+
+
+def test_methods_that_finished_no_set_both_have_no_mean_difference():
+    apart = records("MLRH (pooled)", "flags", exact=0.4) + records("LP-RF", "flags", out_of_time=900)
+    apart += records("MLRH (pooled)", "birds", out_of_time=900) + records("LP-RF", "birds", exact=0.4)
+    words = suite_report(apart).summary[0]
+    assert (
+        "beats LP-RF, the best method of others, on 1 of 2 sets and loses on 1; they finished no set both in" in words
+    )
+
+
+def test_log_loss_is_told_among_the_methods_that_have_it():
+    some = [
+        r
+        for name in SETS
+        for m, log_loss in (("MLRH (pooled)", 2.0), ("LP-RF", 3.0), ("BR-SVM", None))
+        for r in records(m, name, exact=0.4 - 0.1 * (m == "LP-RF"), log_loss=log_loss)
+    ]
+    (words,) = [s for s in suite_report(some).summary if s.startswith("In log-loss of the set MLRH (pooled) beats")]
+    assert "on average it is 1.000 better (mean ranks 1.00 and 2.00 among the 2 methods that have it)." in words
+    assert "On no ranked set does a method of others beat every one of mlrh." in suite_report(some).summary
 
 
 def test_p_is_that_of_wilcoxons_test_and_holms_correction_that_of_statsmodels():
@@ -134,6 +171,16 @@ def test_p_is_that_of_wilcoxons_test_and_holms_correction_that_of_statsmodels():
     table = table_of(suite_report(every), "Exact match, %: MLRH (pooled)")
     assert [float(row["p"]) for row in table.values()] == pytest.approx(plain, abs=5e-4)
     assert [float(row["p, corrected"]) for row in table.values()] == pytest.approx(holm(plain).tolist(), abs=5e-4)
+
+
+@pytest.mark.parametrize("changes", [[3, -1, 2, 2, 2, -2], [1, 1], [5, -5, 5, 4, -1, 0.5, 0.5], [-4.0, -3, -2, -1, 5]])
+def test_with_ties_p_is_that_of_all_permutations_of_signs(changes):
+    every = stats.PermutationMethod(n_resamples=2 ** len(changes))
+    assert signed_rank_p(np.array(changes)) == pytest.approx(stats.wilcoxon(changes, method=every).pvalue)
+
+
+def test_no_difference_is_chance():
+    assert signed_rank_p(np.array([])) == 1.0 and signed_rank_p(np.array([0.3])) == 1.0
 
 
 def test_holms_correction_never_falls_and_ends_at_one():
@@ -169,6 +216,22 @@ def test_methods_are_compared_on_the_splits_of_a_set_that_all_of_them_have():
     )
 
 
+def test_a_method_that_has_just_begun_on_a_set_takes_no_splits_from_the_others_there():
+    ready = ["MLRH (pooled)", "LP-RF", "BR-LR", "ML-kNN"]
+    some = [r for m in ready for r in records(m, "emotions", exact=0.4)]
+    some += records("MLRH (automatic)", "emotions", exact=0.9, splits=1)
+    found = results_of(some)["emotions"]
+    assert (found.n_splits, found.unfinished) == (25, ("MLRH (automatic)",)) and set(found.methods) == set(ready)
+    report = suite_report(some)
+    assert "MLRH (automatic)" not in table_of(report, "Exact match, %")
+    (words,) = [sentence for sentence in report.summary if sentence.startswith("Not finished")]
+    assert "MLRH (automatic) (not finished on emotions)" in words
+    # Where several have begun, the split that all share counts: too many would be left out.
+    some += [r for m in ("RF", "CCnet") for r in records(m, "emotions", exact=0.5, splits=1)]
+    found = results_of(some)["emotions"]
+    assert (found.n_splits, found.unfinished, len(found.methods)) == (1, (), 7)
+
+
 def test_what_is_not_finished_is_one_short_paragraph():
     methods = [method for method in JUDGED if method not in ("MLRH (automatic)", "BOOMER")]
     some = [r for m in methods for name in ("emotions", "flags") for r in records(m, name, exact=0.4)]
@@ -181,8 +244,8 @@ def test_what_is_not_finished_is_one_short_paragraph():
     (words,) = [sentence for sentence in report.summary if sentence.startswith("Not finished")]
     assert words == (
         "Not finished, and not ranked: cal500 and bibtex (6 of 24 methods); scene, yeast, medical, corel5k and "
-        "tmc2007-500 (not run); CCnet (no record on birds); BOOMER (no record on emotions and birds); MLRH (automatic) "
-        "(not run on any set). Empty cells of the tables are what is missing."
+        "tmc2007-500 (not run); CCnet (not finished on birds); BOOMER (not finished on emotions and birds); MLRH "
+        "(automatic) (not run on any set). Empty cells of the tables are what is missing."
     )
 
 
@@ -281,6 +344,14 @@ def test_named_in_the_figure_of_time_are_the_methods_that_no_other_beats_in_both
     assert ">beaten</text>" not in svg and "beaten: 2, 29.000" in svg
 
 
+def test_methods_of_mlrh_have_dots_of_their_own_colour_and_the_legend_says_so():
+    gaps, times = suite_report(THREE).sections[0].figures
+    assert all(f">{side}</text>" in figure.svg for side in ("mlrh", "others") for figure in (gaps, times))
+    dots = re.findall(r'class="fold"[^>]*--(series-\d)', gaps.svg)
+    # One of each kind in the legend; pooled on three sets, LP-RF on the two it finished in time, BR-LR on two.
+    assert dots.count("series-1") == 1 + 3 and dots.count("series-2") == 1 + 2 + 2
+
+
 def test_the_splits_are_five_seeds_two_seeds_or_the_published_one():
     assert {n_splits(name) for name in ("emotions", "scene", "yeast")} == {25}
     assert {n_splits(name) for name in ("birds", "medical", "flags", "cal500")} == {10}
@@ -290,7 +361,12 @@ def test_the_splits_are_five_seeds_two_seeds_or_the_published_one():
 def test_the_readme_has_the_best_of_both_sides_between_its_lines():
     readme = f"# mlrh\n\n{README_BEGIN}\nlast year's table\n{README_END}\n\n## Documentation\n"
     written = in_readme(readme, THREE)
-    assert written.startswith(f"# mlrh\n\n{README_BEGIN}\n## How good it is\n\nFirst by mean rank over 3 sets")
+    assert written.startswith(f"# mlrh\n\n{README_BEGIN}\n## How good it is\n\nMLRH (pooled) is first of 3 methods")
+    (words,) = [line for line in written.splitlines() if line.startswith("MLRH (pooled) is first")]
+    assert words.endswith(
+        " the test needs 7. All are tuned alike, by nested cross validation on the same splits; 3 of 10 sets are "
+        "finished."
+    )
     assert written.endswith(f"\n\n{README_END}\n\n## Documentation\n") and "last year" not in written
     rows = [line.split("|")[1:-1] for line in written.splitlines() if line.startswith("|")]
     assert [row[0].strip() for row in rows[2:]] == ["MLRH (pooled)", "LP-RF", "BR-LR"]
@@ -328,9 +404,11 @@ def test_label_spaces_are_compared_by_the_splits_that_all_three_have():
     assert [cell.strip() for cell in row.split("|")[1:-1]] == ["flags", *shown] and "scene" not in page
 
 
-def test_the_published_page_is_what_the_published_records_say():
+def test_the_published_page_is_what_the_published_records_say(tmp_path):
     report = suite_report(read_records(PUBLISHED / "records.jsonl"))
     written = (PUBLISHED / "report.md").read_text(encoding="utf-8")
     assert to_markdown(report).split("Made by")[0] == written.split("Made by")[0]
     page = (PUBLISHED / "report.html").read_text(encoding="utf-8")
     assert to_html(report).split("Made by")[0] == page.split("Made by")[0]
+    write_report(report, tmp_path)
+    assert (tmp_path / PICTURE).read_text(encoding="utf-8") == (PUBLISHED / PICTURE).read_text(encoding="utf-8")

@@ -4,6 +4,7 @@ import io
 import os
 import re
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from mlrh.experiments._report import (
     to_html,
     to_markdown,
     to_terminal,
+    without_empty,
     write_report,
 )
 
@@ -112,6 +114,31 @@ def test_markdown_columns_are_padded_to_the_same_width_and_aligned():
         "| abcdef |    **0.25** |",
         "|        |             |",
     ]
+
+
+def test_a_figure_with_a_file_is_written_beside_the_page_and_shown_in_markdown(tmp_path):
+    svg = spread_plot([("a", [0.1, 0.2])], title="Folds", axis="share")
+    given = report(figures=(Figure(svg, "Kept."), Figure(svg, "Shown <here>.", file="folds.svg")))
+    written = {path.name: path.read_text() for path in write_report(given, tmp_path)}
+    assert set(written) == {"report.md", "report.html", "folds.svg"}
+    assert "[Figure 1](report.html#figure-1), in the HTML page: Kept." in written["report.md"]
+    assert "![Figure 2](folds.svg)\n\nFigure 2: Shown \\<here\\>." in written["report.md"]
+    root = ElementTree.fromstring(written["folds.svg"])
+    assert root[0].attrib == {"width": "100%", "height": "100%", "fill": "#ffffff"}
+    assert len(list(root.iter())) == 1 + len(list(ElementTree.fromstring(svg).iter()))
+
+
+def test_columns_of_words_are_aligned_left_in_every_output():
+    table = Table("", ("m", "result", "gain"), (("a", "won", "1"), ("b", "lost all", "20")), words=(1,))
+    given = report(tables=(table,))
+    assert "| :-- | :------- | ---: |\n| a   | won      |    1 |" in to_markdown(given)
+    cells = [(tag, attributes.get("class")) for tag, attributes in Page(to_html(given)).tags if tag in ("td", "th")]
+    assert cells[:3] == [("th", None), ("th", "words"), ("th", None)] and cells[4:6] == [("td", "words"), ("td", None)]
+    assert ".words { text-align: left; }" in to_html(given)
+    (line,) = [line for line in terminal(given).splitlines() if line.startswith("a ")]
+    assert re.fullmatch(r"a +won +1 *", line) and line.index("won") == terminal(given).splitlines()[-1].index("lost")
+    kept = without_empty(report(tables=(Table("", ("m", "x", "result"), (("a", "", "won"),), words=(2,)),)))
+    assert kept.sections[0].tables[0].words == (1,)
 
 
 def test_a_best_cell_is_bold_in_every_output():

@@ -202,9 +202,20 @@ def _ranked(methods, measure):
     unit = "%" if factor == 100 else ""
     figures = [f"{fixed(factor * means[method], decimals)}{unit}" for method in order]
     duels = _fold_duels(methods, order, measure, 1 if is_higher else -1)
-    too_few = "folds" if any(np.isnan(duel.p) for duel in duels) else ""
-    title, n_first = TITLES[measure], figures.count(figures[0])
-    return Ranked(title, order, figures, n_first, "a mean of", duels, factor, decimals, too_few)
+    too_few = "Whether that is chance can't be told from one fold." if any(np.isnan(duel.p) for duel in duels) else ""
+    return Ranked(
+        TITLES[measure],
+        order,
+        figures,
+        figures.count(figures[0]),
+        "means",
+        duels,
+        factor,
+        decimals,
+        unit="fold",
+        test="corrected t-test",
+        too_few=too_few,
+    )
 
 
 def _fold_duels(methods, order, measure, sign):
@@ -260,7 +271,7 @@ def meanings_section(records) -> Iterator[Section]:
     rows = tuple((method, MEANINGS[method]) for method in dict.fromkeys(methods) if method in MEANINGS)
     if rows:
         words = "The names are those of the literature; what comes after them in brackets says which scores and sets."
-        yield Section("What the names mean", (words,), (Table("", ("method", "what it is"), rows),))
+        yield Section("What the names mean", (words,), (Table("", ("method", "what it is"), rows, words=(1,)),))
 
 
 def _metrics_tables(name, methods, profile):

@@ -9,6 +9,7 @@ import math
 import re
 import unicodedata
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from itertools import groupby, pairwise
 
@@ -23,7 +24,7 @@ DASHES = ("none", "7 3", "2 3", "10 3 2 3")
 SERIES = tuple(f"series-{number}" for number in range(1, len(SHAPES) + 1))
 
 
-def spread_plot(rows, *, title, axis, higher_is_better=True, dots="fold"):
+def spread_plot(rows, *, title, axis, higher_is_better=True, dots=("fold",), kind=lambda name: 0, decimals=3):
     """SVG of one line per method: a dot for each fold, a bar at their mean, the mean's number at the right.
 
     Parameters
@@ -33,25 +34,31 @@ def spread_plot(rows, *, title, axis, higher_is_better=True, dots="fold"):
         Numbers that are not finite have no mark; the mean is printed as it is.
     title, axis : str
         What the plot shows, and the quantity on its axis.
-    dots : str
-        What a dot stands for, in the legend.
+    dots : tuple of str, at most two
+        What dots of each kind stand for, in the legend.
+    kind : function of a name
+        The place in `dots` of the method's kind, which gives its dots their colour and shape.
+    decimals : int
+        Of the means.
     """
     rows = [_spread_row(*row) for row in rows]
-    best = _best([row.mean for row in rows], higher_is_better)
+    number = partial(_number, decimals=decimals)
+    best = _best([row.mean for row in rows], higher_is_better, number)
     gutter = min(190, max(_width(row.name) for row in rows)) + 2
-    numbers = max(_width(_number(row.mean), bold=True) for row in rows)
+    numbers = max(_width(number(row.mean), bold=True) for row in rows)
     every = [v for row in rows for v in (*row.values, row.mean, row.published) if math.isfinite(v)]
     low, high = _padded(every)
     scale = _Scale(low, high, MARGIN + gutter + 14, WIDTH - MARGIN - numbers - 14)
     published = any(math.isfinite(row.published) for row in rows)
-    legend = [(_fold, dots), (_mean, "mean"), (_published, "published")][: 3 if published else 2]
+    of_dots = [(partial(_fold, place), words) for place, words in enumerate(dots)]
+    legend = [*of_dots, *[(_mean, "mean"), (_published, "published")][: 2 if published else 1]]
     parts, top = _head(title, legend)
     lines = [_wrapped(row.name, gutter, 2) for row in rows]
     bottom = top + sum(_row_height(names) for names in lines)
     parts += _vertical_grid(scale, top, bottom)
     for row, names in zip(rows, lines, strict=True):
         middle = top + _row_height(names) / 2
-        parts += _spread_line(row, names, middle, scale=scale, bold=_number(row.mean) == best)
+        parts += _spread_line(row, names, middle, scale=scale, kind=kind(row.name), number=number, best=best)
         top += _row_height(names)
     direction = "higher is better →" if higher_is_better else "← lower is better"
     parts.append(_below(scale, bottom + 40, axis, fill="ink"))
@@ -154,8 +161,10 @@ def descent_plot(series, *, title):
     return _document(title, [name for name, _ in series], floor + 52, parts)
 
 
-def scatter_plot(points, *, title, across, up):
+def scatter_plot(points, *, title, across, up, kinds=(), kind=lambda name: 0):
     """SVG of one mark per method; those that no other method beats in both numbers, less across and more up, are named.
+
+    A name for which there is no room is left to the mark's tooltip.
 
     Parameters
     ----------
@@ -163,25 +172,30 @@ def scatter_plot(points, *, title, across, up):
         x is positive, on a logarithmic axis.
     title, across, up : str
         What the plot shows, and the quantities on its axes.
+    kinds : tuple of str, at most four
+        What the marks stand for, in the legend.
+    kind : function of a name
+        The place in `kinds` of the method's kind, which gives its mark colour and shape.
     """
     decades = _decades([math.log10(x) for _, x, _ in points])
     low, high = _padded([y for _, _, y in points])
-    parts, top = _head(title, [])
+    parts, top = _head(title, [(_point_sample(place), words) for place, words in enumerate(kinds)])
     parts.append(_text(MARGIN, top + 4, up, fill="muted"))
-    level = _Scale(low, high, top + 22 + 300, top + 22)
+    level = _Scale(low, high, top + 22 + 420, top + 22)
     along = _Scale(decades[0], decades[-1], 56, WIDTH - MARGIN - 14)
     parts += _horizontal_grid(level, along, _ticks(low, high, 5))
     for decade in decades[:: math.ceil(len(decades) / 6)]:
         parts += _upright(along(decade), level.stop, level.start, "10" + str(decade).translate(_SUPERSCRIPT))
-    for name, x, y in points:
-        place = along(math.log10(x)), level(y)
-        is_best = not any(a <= x and b >= y and (a, b) != (x, y) for _, a, b in points)
+    places = [(along(math.log10(x)), level(y)) for _, x, y in points]
+    for (name, x, y), place in zip(points, places, strict=True):
         tip = f"{one_line(name)}: {x:.3g}, {_number(y)}"
-        parts.append(_marker("point", 0 if is_best else 1, *place, radius=5.5, tip=tip))
-        if is_best:
-            # At the left of its mark where there is no room at the right.
-            fits = place[0] + 10 + _width(one_line(name)) <= WIDTH - MARGIN
-            parts.append(_text(place[0] + (10 if fits else -10), place[1] + 5, name, anchor="start" if fits else "end"))
+        parts.append(_marker("point", kind(name), *place, radius=5.5, tip=tip))
+    unbeaten = [
+        (name, place)
+        for (name, x, y), place in zip(points, places, strict=True)
+        if not any(a <= x and b >= y and (a, b) != (x, y) for _, a, b in points)
+    ]
+    parts += _names_beside(unbeaten, places)
     parts.append(_below(along, level.start + 42, across))
     return _document(title, [name for name, _, _ in points], level.start + 52, parts)
 
@@ -204,10 +218,41 @@ def _spread_row(name, values, published=None):
     return _Row(one_line(name), values, mean, math.nan if published is None else float(published))
 
 
-def _best(means, higher_is_better):
+def _best(means, higher_is_better, number):
     """The best mean as it is printed, so that equal print is equally bold; None where there is no mean."""
     means = [mean for mean in means if not math.isnan(mean)]
-    return _number(max(means) if higher_is_better else min(means)) if means else None
+    return number(max(means) if higher_is_better else min(means)) if means else None
+
+
+@dataclass(frozen=True)
+class _Box:
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    def meets(self, other):
+        """Whether two boxes overlap."""
+        across = self.left < other.right and other.left < self.right
+        return across and self.top < other.bottom and other.top < self.bottom
+
+
+def _names_beside(named, marks):
+    """Texts for [(name, place of its mark)], each where it covers no mark and no other name, the highest first."""
+    taken = [_Box(x - 6, x + 6, y - 6, y + 6) for x, y in marks]
+    parts = []
+    for name, (x, y) in sorted(named, key=lambda own: own[1][1]):
+        name = one_line(name)
+        wide = _width(name)
+        # The baseline's start: at the right, at the left, above, below.
+        starts = [(x + 10, y + 5), (x - 10 - wide, y + 5), (x - wide / 2, y - 11), (x - wide / 2, y + 20)]
+        for left, base in starts:
+            box = _Box(left, left + wide, base - FONT, base + 4)
+            if left >= MARGIN and box.right <= WIDTH - MARGIN and not any(map(box.meets, taken)):
+                parts.append(_text(left + wide / 2, base, name, anchor="middle"))
+                taken.append(box)
+                break
+    return parts
 
 
 # Scales and ticks
@@ -323,28 +368,28 @@ def _head(title, legend):
     return parts, top + 20
 
 
-def _spread_line(row, names, middle, *, scale, bold):
+def _spread_line(row, names, middle, *, scale, kind, number, best):
     """Name, marks and number of one method."""
     first = middle + 5 - (len(names) - 1) * LINE / 2
     parts = [_text(MARGIN, first + i * LINE, line) for i, line in enumerate(names)]
     marks = [_line(scale.start, middle, scale.stop, middle, stroke=colour("line"))]
-    marks += [_fold(scale(value), middle) for value in row.values if math.isfinite(value)]
+    marks += [_fold(kind, scale(value), middle) for value in row.values if math.isfinite(value)]
     if math.isfinite(row.published):
         marks.append(_published(scale(row.published), middle))
     if math.isfinite(row.mean):
         marks.append(_mean(scale(row.mean), middle))
-    published = f", published {_number(row.published)}" if math.isfinite(row.published) else ""
-    parts.append(_element("g", _tip(f"{row.name}: mean {_number(row.mean)}{published}"), *marks))
-    weight = {"font_weight": "bold"} if bold else {}
-    return [*parts, _text(WIDTH - MARGIN, middle + 5, _number(row.mean), anchor="end", **weight)]
+    published = f", published {number(row.published)}" if math.isfinite(row.published) else ""
+    parts.append(_element("g", _tip(f"{row.name}: mean {number(row.mean)}{published}"), *marks))
+    weight = {"font_weight": "bold"} if number(row.mean) == best else {}
+    return [*parts, _text(WIDTH - MARGIN, middle + 5, number(row.mean), anchor="end", **weight)]
 
 
 def _row_height(names):
     return 28 if len(names) == 1 else 20 + LINE * len(names) - 10
 
 
-def _fold(x, y):
-    return _shape("fold", "circle", x, y, radius=4.5, fill=colour("series-1"), fill_opacity=0.5)
+def _fold(kind, x, y):
+    return _shape("fold", SHAPES[kind], x, y, radius=4.5, fill=colour(SERIES[kind]), fill_opacity=0.5)
 
 
 def _mean(x, y):
@@ -364,6 +409,10 @@ def _line_sample(place, dashed=False):
         return line + _marker("sample", place, x + 1, y, radius=5)
 
     return draw
+
+
+def _point_sample(place):
+    return lambda x, y: _marker("sample", place, x, y, radius=5.5)
 
 
 def _swatch(name):
@@ -508,11 +557,11 @@ def _wrapped(text, room, most, bold=False):
     return [text[:cut].rstrip(), *_wrapped(text[cut:].lstrip(), room, most - 1, bold)]
 
 
-def _number(value):
+def _number(value, decimals=3):
     if math.isnan(value):
         return "\N{EN DASH}"
     size = abs(value)
-    text = f"{value:.3f}" if size == 0 or 1e-3 <= size < 1e4 else f"{value:.3g}"
+    text = f"{value:.{decimals}f}" if size == 0 or 10.0**-decimals <= size < 1e4 else f"{value:.3g}"
     return text.replace("-", "\N{MINUS SIGN}")
 
 

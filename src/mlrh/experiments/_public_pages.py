@@ -1,13 +1,14 @@
 """From the records of the comparison on public sets to its page: who wins, by how much, and whether that is chance.
 
-A method is judged on a set by its means over the splits that all methods with records there have; one that ran out of
-time on any split is last there. Ranks, wins and tests are over the largest table of sets and methods without gaps.
+A method is judged on a set by its means over splits that all methods shown there have; one with fewer splits so far is
+left out, and one that ran out of time on any split is last there. Ranks, wins and tests are over the largest table of
+sets and methods without gaps. Neither choice looks at figures.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import combinations, count
+from itertools import combinations, count, product
 
 import numpy as np
 from scipy import stats
@@ -25,6 +26,8 @@ SETS = SUITES["public"]
 WRITTEN = {metric: (title, factor, decimals) for title, metric, factor, decimals, _ in COLUMNS}
 MIN_SHARE = 0.75  # of the methods that must be ranked: ranks among few of them would say little of the others
 MAX_NAMED = 3  # methods that are missing on a set, named in the summary
+SIDES = ("mlrh", "others")  # the two kinds of marks in figures
+PICTURE = "who-wins.svg"  # the first figure, beside the page
 README_BEGIN, README_END = "<!-- comparison, by docs/comparison/write.py -->", "<!-- end of comparison -->"
 README_LINK = "These are the best of both sides by exact match; [all methods and measures](docs/comparison/report.md)."
 README_ROWS = {True: 2, False: 3}  # of the README's table: methods of mlrh, and of others
@@ -82,11 +85,15 @@ class Standing:
 
 @dataclass(frozen=True)
 class OnSet:
-    """The methods on a set, and on how many splits they are compared; none where they have no split in common."""
+    """The methods on a set, and on how many splits they are compared; none where they have no split in common.
+
+    Methods that have some records, but not of all these splits, are unfinished: they have no standing.
+    """
 
     name: str
     n_splits: int
     methods: dict[str, Standing]
+    unfinished: tuple[str, ...]
 
     @property
     def n_planned(self) -> int:
@@ -120,12 +127,14 @@ def suite_report(records, *, left=(), failures=()) -> Report:
     if not found:
         raise ValueError("There is no record of the comparison on public sets yet; run some methods first.")
     compared = comparisons(found)
-    summary = (*_who_wins(found, compared), *_coverage(found), *_out_of_time(found), *missing(left, failures))
+    wins = (*_who_wins(found, compared), *_lost_sets(compared))
+    summary = (*wins, *_coverage(found), *_out_of_time(found), *missing(left, failures))
     tables = [_figures_table(found, measure, compared) for measure in TITLES]
     ranks = [_ranks_table(compared)] if compared else []
     sections = [
-        *_rank_section(compared),
+        *_winner_section(found, compared),
         Section("All figures", _protocol_words(), (*ranks, *(table for table in tables if table.rows))),
+        *_rank_section(compared),
         *_chance_section(found, compared),
         *_losses_section(found, compared),
         *_time_section(found, compared),
@@ -197,8 +206,17 @@ def _readme_part(found):
         *(TITLES[own.measure] for own in compared),
         *(f"{own.name}, exact match %" for own in sets),
     )
-    words = (f"{next(iter(_who_wins(found, compared)))} {_ranked_words(found)}",)
+    first = next(iter(who_wins([_ranked(found, own, briefly=True) for own in compared], **_over(compared))))
+    words = (f"{first} {_finished_words(found)}",)
     return f"## How good it is\n\n{part_in_markdown(words, Table('', columns, tuple(rows)))}\n{README_LINK}\n\n"
+
+
+def _finished_words(found):
+    """One sentence on how far the comparison is, for the README."""
+    sets, _ = ranked_block(found)
+    n_done = sum(found[name].n_splits == found[name].n_planned for name in sets)
+    done = "" if n_done == len(SETS) else f"; {n_done} of {len(SETS)} sets are finished"
+    return f"All are tuned alike, by nested cross validation on the same splits{done}."
 
 
 # Standings and ranks
@@ -223,15 +241,30 @@ def n_splits(name) -> int:
 
 def _on_set(name, methods):
     last = {m: any("out_of_time" in record for record in own.values()) for m, own in methods.items()}
-    in_time = [set(own) for method, own in methods.items() if not last[method]]
-    shared = set.intersection(*in_time) if in_time else set()
+    splits = {method: frozenset(own) for method, own in methods.items() if not last[method]}
+    shared = _splits_that_count(splits)
     standings = {}
     for method, own in methods.items():
+        if not last[method] and not splits[method] >= shared:
+            continue
         counted = {} if last[method] else {split: own[split] for split in sorted(shared)}
         spreads = {m: spread(values(counted, m)) for m in (*TITLES, "impossible_share", "fit_seconds")}
         means = {measure: found.mean for measure, found in spreads.items() if found is not None}
         standings[method] = Standing(counted, means, "out of time" if last[method] else "")
-    return OnSet(name, len(shared), standings)
+    return OnSet(name, len(shared), standings, tuple(method for method in methods if method not in standings))
+
+
+def _splits_that_count(splits):
+    """The splits with the most figures: as many as can be that MIN_SHARE of the methods all have, or what all share.
+
+    splits are {method: its splits}. So a method that has just begun doesn't throw the splits of all others away.
+    """
+    best, most = frozenset.intersection(*splits.values()) if splits else frozenset(), 0
+    for own in (best, *splits.values()):
+        n_methods = sum(other >= own for other in splits.values())
+        if n_methods >= MIN_SHARE * len(splits) and n_methods * len(own) > most:
+            best, most = own, n_methods * len(own)
+    return best
 
 
 def ranked_block(found) -> tuple[list[str], list[str]]:
@@ -250,7 +283,8 @@ def ranked_block(found) -> tuple[list[str], list[str]]:
 
 def _shown(found):
     """The methods that have any record."""
-    return [method for method in JUDGED if any(method in own.methods for own in found.values())]
+    begun = {method for own in found.values() for method in (*own.methods, *own.unfinished)}
+    return [method for method in JUDGED if method in begun]
 
 
 def comparisons(found) -> list[Comparison]:
@@ -295,11 +329,19 @@ def against(compared, place, other) -> tuple[int, int, int, float, float]:
     largest = 1.0 + 2.0 * float(np.abs(both).max(initial=0.0))
     bounded = np.where(np.isfinite(gains), np.round(gains, 12), np.sign(gains) * largest)
     wins, losses = int((bounded > 0).sum()), int((bounded < 0).sum())
-    changes = bounded[bounded != 0]
-    # All signs are tried, so that p is exact with ties, too.
-    signs = stats.PermutationMethod(n_resamples=2 ** len(changes))
-    p = float(stats.wilcoxon(changes, method=signs).pvalue) if len(changes) > 1 else 1.0
+    p = signed_rank_p(bounded[bounded != 0])
     return wins, len(gains) - wins - losses, losses, float(both.mean()) if len(both) else np.nan, p
+
+
+def signed_rank_p(changes) -> float:
+    """p of Wilcoxon's signed-rank test, two-sided, of differences (n,) that are not 0; 1 where there are none.
+
+    All 2^n signs are tried, so that p is exact with ties, too. (SciPy's permutations give the same, much more slowly.)
+    """
+    ranks = stats.rankdata(np.abs(changes))
+    sums = np.array(list(product((0, 1), repeat=len(changes)))) @ ranks
+    found = ranks[changes > 0].sum()
+    return float(min(1.0, 2 * min((sums >= found - 1e-9).mean(), (sums <= found + 1e-9).mean())))
 
 
 def _differences(compared, place, other):
@@ -348,27 +390,37 @@ def _who_wins(found, compared) -> Iterator[str]:
     if not compared:
         yield "No set has enough of the methods on a common split yet, so that nobody is ranked."
         return
+    yield from who_wins([_ranked(found, own) for own in compared], **_over(compared))
+
+
+def _over(compared):
+    """Options of `who_wins`."""
     sets = compared[0].sets
-    over = f"{len(sets)} sets" if len(sets) > 1 else f"one set, {sets[0]}"
-    ranked = [_ranked(found, own) for own in compared]
-    yield from who_wins(ranked, f"by mean rank over {over}", always_a_rival=False)
+    over = f"{len(sets)} public sets" if len(sets) > 1 else f"one public set, {sets[0]}"
+    return {"over": f"by mean rank over {over}", "always_a_rival": False}
 
 
-def _ranked(found, compared):
+def _ranked(found, compared, *, briefly=False):
+    """The Ranked of a measure; briefly: without sentences on single sets."""
     _, factor, decimals = WRITTEN[compared.measure]
-    ranks, needed = compared.mean_ranks, sets_needed(len(compared.methods) - 1)
-    too_few = f"sets: beside {counted(len(ranks) - 1, 'other method')} the test needs {needed}"
+    ranks, needed, n_sets = compared.mean_ranks, sets_needed(len(compared.methods) - 1), len(compared.sets)
+    too_few = (
+        f"Whether that is chance can't be told from so few sets: beside {counted(len(ranks) - 1, 'other method')} the "
+        f"test needs {needed}."
+    )
     return Ranked(
         TITLES[compared.measure],
         compared.methods,
         [f"{rank:.2f}" for rank in ranks],
         int((ranks == ranks[0]).sum()),
-        "mean rank",
+        "mean ranks",
         _tests(compared),
         factor,
         decimals,
-        too_few=too_few if len(compared.sets) < needed else "",
-        beside={other: _single_words(found, compared, other) for other in compared.methods[1:]},
+        unit="set",
+        test="Wilcoxon's test",
+        too_few=too_few if n_sets < needed else "",
+        beside={} if briefly else {m: _single_words(found, compared, m) for m in compared.methods[1:]},
     )
 
 
@@ -379,12 +431,43 @@ def _single_words(found, compared, other):
         return ""
     if n_sets == 1:
         if ahead or behind:
-            return f"Over the splits of the set, the first is {'ahead' if ahead else 'behind'} by more than chance."
-        return "Over the splits of the set, the difference may be chance."
-    return (
-        f"Over the splits of single sets the first is ahead by more than chance on {ahead} of {n_sets}, and behind on "
-        f"{behind}."
-    )
+            return f"Over the splits of the set it is {'ahead' if ahead else 'behind'} by more than chance."
+        return "Over the splits of the set the difference may be chance."
+    if not (ahead or behind):
+        return "On each single set, over its splits, the difference may be chance."
+    parts = [f"{where} by more than chance on {n}" for where, n in (("ahead", ahead), ("behind", behind)) if n]
+    return f"On single sets, over their splits, it is {enumerated(parts)} of {n_sets}."
+
+
+def _lost_sets(compared) -> Iterator[str]:
+    """One sentence on the sets on which a method of others beats every method of mlrh."""
+    both = _of_both_sides(compared)
+    parts = []
+    for own in both:
+        by_winner = _grouped((own.methods[w], name) for name, w in _lost_to(own))
+        lost = [f"{enumerated(names)} ({winner})" for winner, names in by_winner]
+        if lost:
+            parts.append(f"in {TITLES[own.measure]} on {enumerated(lost)}")
+    if parts:
+        yield f"Where a method of others beats every one of mlrh: {'; '.join(parts)}."
+    elif both:
+        yield "On no ranked set does a method of others beat every one of mlrh."
+
+
+def _of_both_sides(compared):
+    """The comparisons that have methods of mlrh and of others."""
+    return [own for own in compared if len({method.startswith(OURS) for method in own.methods}) == 2]
+
+
+def _lost_to(compared):
+    """[(set, place of the best method of others)] of the sets that it wins."""
+    lost = []
+    for place, name in enumerate(compared.sets):
+        ours, others = _sides(compared, place)
+        own = _sign(compared.measure) * compared.values[:, place]
+        if own[others] - own[ours] > 1e-12:
+            lost.append((name, others))
+    return lost
 
 
 def _coverage(found) -> Iterator[str]:
@@ -399,7 +482,7 @@ def _coverage(found) -> Iterator[str]:
     parts += [f"{enumerated(never)} (not run)"] if never else []
     unranked = [method for method in shown if sets and method not in methods]
     for words, names in _grouped((enumerated([n for n in sets if m not in found[n].methods]), m) for m in unranked):
-        parts.append(f"{enumerated(names)} (no record on {words})")
+        parts.append(f"{enumerated(names)} (not finished on {words})")
     waiting = [method for method in JUDGED if method not in shown]
     if waiting:
         many = f"{len(waiting)} of {len(JUDGED)} methods" if len(waiting) > MAX_NAMED else enumerated(waiting)
@@ -452,9 +535,9 @@ def _out_of_time(found) -> Iterator[str]:
 
 def _protocol_words():
     return (
-        "Means over the splits of a set that all methods have: five folds of five seeds on emotions, scene and yeast, "
-        "of two seeds on the other small sets, and the published split of the larger ones. Where fewer are shared so "
-        "far, the head of the column says so.",
+        "Means over the splits of a set that all methods shown there have: five folds of five seeds on emotions, scene "
+        "and yeast, of two seeds on the other small sets, and the published split of the larger ones. Where fewer are "
+        "shared so far, the head of the column says so.",
         "Every method is tuned for each measure by cross validation on the training part, over at most six settings "
         "that were fixed before. Methods of mlrh answer exact match with the most probable set, Hamming loss with the "
         "labels more likely than not, and F1 with the set of highest expected F1; the others answer as they do.",
@@ -518,33 +601,50 @@ def _cell(standing, measure, best):
     return f"**{text}**" if text == best else text
 
 
+def _winner_section(found, compared) -> Iterable[Section]:
+    """How far each method is behind the first by exact match, and how long its fits take."""
+    if compared:
+        yield Section("Who wins", (), (), (_gaps_figure(compared[0]), *_time_figure(_times(found, compared[0]))))
+
+
 def _rank_section(compared) -> Iterable[Section]:
-    """How far each method is behind the first by exact match, then a figure of ranks on the sets for each measure."""
-    figures = [_gaps_figure(compared[0])] if compared else []
+    """A figure of ranks on the sets for each measure."""
+    figures = []
     for found in compared:
         title = TITLES[found.measure]
         rows = list(zip(found.methods, found.ranks.tolist(), strict=True))
         axis = f"rank by {title} among {len(found.methods)} methods"
-        svg = plots.spread_plot(rows, title=f"ranks by {title}", axis=axis, higher_is_better=False, dots="data set")
-        figures.append(Figure(svg, f"Rank of each method by {title} on each data set, and its mean."))
+        options = {"higher_is_better": False, "dots": SIDES, "decimals": 2}
+        svg = plots.spread_plot(rows, title=f"Ranks by {title}", axis=axis, kind=_kind, **options)
+        figures.append(Figure(svg, f"Rank of each method by {title}: a mark for each data set, and the mean."))
     if figures:
-        yield Section("Who wins", (), (), tuple(figures))
+        yield Section("Ranks", (), (), tuple(figures))
+
+
+def _kind(method):
+    """The place of a method's side in SIDES."""
+    return 0 if method.startswith(OURS) else 1
 
 
 def _gaps_figure(compared):
     """How far each method is behind the first on each set that both finished."""
-    factor = WRITTEN[compared.measure][1]
-    gaps = [_sign(compared.measure) * factor * _differences(compared, p, 0) for p in range(len(compared.methods))]
-    rows = [(method, own[np.isfinite(own)].tolist()) for method, own in zip(compared.methods, gaps, strict=True)]
-    axis = f"{TITLES[compared.measure]}{', points' if factor == 100 else ''}, beside {compared.methods[0]}"
-    svg = plots.spread_plot(
-        [row for row in rows if row[1]], title="how far behind the first", axis=axis, dots="data set"
-    )
+    _, factor, decimals = WRITTEN[compared.measure]
+    first = compared.methods[0]
+    stars = {duel.other: " *" for duel in _tests(compared) if duel.p < LEVEL and duel.wins > duel.losses}
+    rows = []
+    for place, method in enumerate(compared.methods):
+        gaps = _sign(compared.measure) * factor * _differences(compared, place, 0)
+        rows.append((f"{method}{stars.get(method, '')}", gaps[np.isfinite(gaps)].tolist()))
+    axis = f"{TITLES[compared.measure]}{', points' if factor == 100 else ''}, beside {first}"
+    options = {"title": f"How far each method is behind {first}", "axis": axis, "decimals": decimals}
+    svg = plots.spread_plot([row for row in rows if row[1]], kind=_kind, dots=SIDES, **options)
     caption = (
-        f"{_capital(TITLES[compared.measure])} of each method minus that of {compared.methods[0]}, the first by mean "
-        "rank, on each data set and on average; methods by mean rank."
+        f"{_capital(TITLES[compared.measure])} of each method minus that of {first}, the first by mean rank: a mark "
+        "for each data set, and the mean. Methods are in the order of their mean ranks."
     )
-    return Figure(svg, caption)
+    if stars:
+        caption += f" A star: {first} is ahead by more than chance (Wilcoxon's test over sets, Holm's correction)."
+    return Figure(svg, caption, file=PICTURE)
 
 
 def _ranks_table(compared, n_rows=None):
@@ -602,7 +702,7 @@ def _signed(number, decimals):
 
 def _losses_section(found, compared) -> Iterable[Section]:
     """On each set the best of mlrh beside the best of others, and what each part of a method brings."""
-    both = [own for own in compared if len({method.startswith(OURS) for method in own.methods}) == 2]
+    both = _of_both_sides(compared)
     tables, words = [_sides_table(found, own) for own in both], list(_losses(both))
     if tables:
         words.append(
@@ -636,31 +736,29 @@ def _sides_table(found, compared):
         written = _signed(factor * gain, decimals) if np.isfinite(gain) else ""
         rows.append((name, result, *cells, written, "" if test is None else _p(test.p)))
     columns = ("", "mlrh has", "best of mlrh", "best of others", "gain", "p")
-    return Table(f"{_title(compared.measure)}, set by set", columns, tuple(rows))
+    return Table(f"{_title(compared.measure)}, set by set", columns, tuple(rows), words=(1, 2, 3))
 
 
 def _losses(compared) -> Iterator[str]:
     """Sentences on the sets on which a method of others beats every method of mlrh, and on where none does."""
     won = []
     for own in compared:
-        lost = [words for place in range(len(own.sets)) if (words := _lost(own, place))]
+        lost = [_lost(own, name, winner) for name, winner in _lost_to(own)]
         if lost:
             n_sets = counted(len(own.sets), "set")
-            yield f"By {TITLES[own.measure]} mlrh loses {len(lost)} of {n_sets}: {'; '.join(lost)}."
+            yield f"In {TITLES[own.measure]} mlrh loses {len(lost)} of {n_sets}: {'; '.join(lost)}."
         else:
             won.append(TITLES[own.measure])
     if won:
-        yield f"By {enumerated(won)} no ranked set is lost to a method of others."
+        yield f"In {enumerated(won)} no ranked set is lost to a method of others."
 
 
-def _lost(compared, place):
-    """A set and the figures of the best methods of others and of mlrh, where the former is better; else nothing."""
-    ours, others = _sides(compared, place)
-    own = _sign(compared.measure) * compared.values[:, place]
-    if not own[others] - own[ours] > 1e-12:
-        return ""
-    written = [f"{compared.methods[p]} {_written(compared.values[p, place], compared.measure)}" for p in (others, ours)]
-    return f"{compared.sets[place]} ({', '.join(written)})"
+def _lost(compared, name, winner):
+    """A set, and the figures of the method of others that wins it and of the best one of mlrh."""
+    place = compared.sets.index(name)
+    both = winner, _sides(compared, place)[0]
+    written = [f"{compared.methods[p]} {_written(compared.values[p, place], compared.measure)}" for p in both]
+    return f"{name} ({', '.join(written)})"
 
 
 def _parts_table(found):
@@ -710,33 +808,40 @@ def _lessons(found) -> Iterator[str]:
 
 def _names_section(found):
     rows = tuple((method, NAMES[method]) for method in _shown(found))
-    return Section("What the names mean", (), (Table("", ("method", "what it is"), rows),))
+    return Section("What the names mean", (), (Table("", ("method", "what it is"), rows, words=(1,)),))
 
 
 def _capital(words):
     return f"{words[0].upper()}{words[1:]}"
 
 
-def _time_section(results, compared) -> Iterable[Section]:
-    """Seconds of a fit against exact match, over the ranked sets that all methods shown there finished in time."""
-    if not compared:
-        return
-    found = compared[0]
+def _time_section(found, compared) -> Iterable[Section]:
+    """Seconds of a fit beside exact match; the figure is at the top of the page."""
+    points = _times(found, compared[0]) if compared else []
+    if points:
+        words = (
+            "Seconds of one fit at the chosen setting, one thread, among other runs (geometric mean over the ranked "
+            "sets), and the mean exact match; methods that are last on a set are left out.",
+        )
+        rows = tuple((name, f"{seconds:.3g}", f"{exact:.2f}") for name, seconds, exact in points)
+        yield Section("Time", words, (Table("", ("", "seconds of a fit", "exact match, %"), rows),))
+
+
+def _times(found, compared):
+    """[(method, seconds of a fit, exact match in %)], fastest first, of methods that finished all ranked sets in time.
+
+    Seconds are the geometric mean over the sets.
+    """
     points = []
-    for method, own in zip(found.methods, found.values, strict=True):
+    for method, own in zip(compared.methods, compared.values, strict=True):
         if np.isfinite(own).all():
-            seconds = [max(results[name].methods[method].means["fit_seconds"], 1e-4) for name in found.sets]
+            seconds = [max(found[name].methods[method].means["fit_seconds"], 1e-4) for name in compared.sets]
             points.append((method, float(np.exp(np.mean(np.log(seconds)))), 100 * float(own.mean())))
-    if not points:
-        return
-    points.sort(key=lambda point: point[1])
-    axes = {"across": "seconds of a fit", "up": "exact match, %"}
-    svg = plots.scatter_plot(points, title="fit time against exact match", **axes)
-    rows = tuple((name, f"{seconds:.3g}", f"{exact:.2f}") for name, seconds, exact in points)
-    words = (
-        "Seconds of one fit at the chosen setting, one thread, among other runs (geometric mean over the ranked sets), "
-        "and the mean exact match; methods that are last on a set are left out.",
-    )
-    table = Table("Fit time and exact match", ("", "seconds of a fit", "exact match, %"), rows)
-    caption = "Seconds of a fit and mean exact match; named are the methods that no other beats in both."
-    yield Section("Time", words, (table,), (Figure(svg, caption),))
+    return sorted(points, key=lambda point: point[1])
+
+
+def _time_figure(points) -> Iterable[Figure]:
+    if points:
+        axes = {"across": "seconds of a fit", "up": "exact match, %"}
+        svg = plots.scatter_plot(points, title="Fit time against exact match", kind=_kind, kinds=SIDES, **axes)
+        yield Figure(svg, "Seconds of a fit and mean exact match; named are the methods that no other beats in both.")

@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from mlrh._files import naming, replacing
-from mlrh._style import page_css
+from mlrh._style import LIGHT, page_css
 from mlrh.experiments._plots import one_line, printable
 
 PAGE = "report.html"
@@ -24,20 +24,30 @@ PAGE = "report.html"
 
 @dataclass(frozen=True)
 class Table:
-    """Cells under column names; the first column is aligned left, the others right. A cell **...** is the best one."""
+    """Cells under column names. A cell **...** is the best one.
+
+    The first column, and those whose places are in `words`, are aligned left; the others right.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    words: tuple[int, ...] = ()
+
+    @property
+    def is_left(self) -> tuple[bool, ...]:
+        """For each column whether it is aligned left."""
+        return tuple(place in (0, *self.words) for place in range(len(self.columns)))
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot and what it shows; only the HTML page draws it."""
+    """A plot and what it shows. The HTML page draws it; Markdown shows it where it has a file beside the page."""
 
     svg: str
     caption: str
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,13 +86,17 @@ def _without_empty_columns(table):
     if len(kept) < 2:
         return None
     rows = tuple(tuple(row[place] for place in kept) for row in table.rows)
-    return replace(table, columns=tuple(table.columns[place] for place in kept), rows=rows)
+    words = tuple(new for new, place in enumerate(kept) if place in table.words)
+    return replace(table, columns=tuple(table.columns[place] for place in kept), rows=rows, words=words)
 
 
 def write_report(report, folder):
-    """Paths of report.md and report.html, written into the folder; a failure leaves earlier ones as they were."""
+    """Paths of report.md, report.html and files of figures, all written or, after a failure, as they were."""
     folder = Path(folder)
     contents = {folder / "report.md": to_markdown(report), folder / PAGE: to_html(report)}
+    contents |= {
+        folder / own.file: _alone(own.svg) for section in report.sections for own in section.figures if own.file
+    }
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(*contents) as files:
         for file, (path, content) in zip(files, contents.items(), strict=True):
@@ -105,11 +119,17 @@ def to_markdown(report):
             blocks += _markdown_table(table)
         for figure in section.figures:
             figures += 1
-            caption = _markdown_text(one_line(figure.caption))
-            blocks.append(f"[Figure {figures}]({PAGE}#figure-{figures}), in the HTML page: {caption}")
+            blocks += _markdown_figure(figure, figures)
     if report.footer:
         blocks += ["---", *map(_markdown_paragraph, report.footer)]
     return "\n\n".join(blocks) + "\n"
+
+
+def _markdown_figure(figure, number):
+    caption = _markdown_text(one_line(figure.caption))
+    if figure.file:
+        return [f"![Figure {number}]({figure.file})", f"Figure {number}: {caption}"]
+    return [f"[Figure {number}]({PAGE}#figure-{number}), in the HTML page: {caption}"]
 
 
 def part_in_markdown(paragraphs, table) -> str:
@@ -126,8 +146,9 @@ def _markdown_heading(level, title):
 def _markdown_table(table):
     lines = [[_markdown_cell(cell) for cell in row] for row in (table.columns, *table.rows)]
     widths = [max(3, *(cell_len(line[place]) for line in lines)) for place in range(len(table.columns))]
-    rule = [":" + "-" * (width - 1) if place == 0 else "-" * (width - 1) + ":" for place, width in enumerate(widths)]
-    padded = [_padded(line, widths) for line in lines]
+    dashes = ["-" * (width - 1) for width in widths]
+    rule = [f":{own}" if is_left else f"{own}:" for own, is_left in zip(dashes, table.is_left, strict=True)]
+    padded = [_padded(line, widths, table.is_left) for line in lines]
     rows = [f"| {' | '.join(line)} |" for line in (padded[0], rule, *padded[1:])]
     title = [_markdown_heading("###", table.title)] if table.title else []
     return [*title, "\n".join(rows), *map(_markdown_paragraph, table.notes)]
@@ -139,9 +160,9 @@ def _markdown_cell(cell):
     return f"**{written}**" if best else written
 
 
-def _padded(cells, widths):
+def _padded(cells, widths, is_left):
     gaps = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
-    return [cell + gap if place == 0 else gap + cell for place, (cell, gap) in enumerate(zip(cells, gaps, strict=True))]
+    return [cell + gap if left else gap + cell for cell, gap, left in zip(cells, gaps, is_left, strict=True)]
 
 
 def _markdown_paragraph(text):
@@ -155,6 +176,12 @@ def _markdown_text(text):
     text = re.sub(r"([\\`*\[\]<>~$])", r"\\\1", text)
     text = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)
     return re.sub(r"&(?=#?\w+;)", r"\\&", text)
+
+
+def _alone(svg):
+    """A plot as a file: with a background of its own, since it may be shown on a dark page."""
+    head, rest = svg.split(">", 1)
+    return f'{head}><rect width="100%" height="100%" fill="{LIGHT["paper"]}"/>{rest}\n'
 
 
 # HTML
@@ -235,11 +262,13 @@ def _html_table(table):
     title = escape(one_line(table.title))
     heading = f"<h3>{title}</h3>\n" if title else ""
     names = [escape(_lines(name)).replace("\n", "<br>") for name in table.columns]
-    head = _html_name(names[0], "col") + "".join(f'<th scope="col">{name}</th>' for name in names[1:])
-    rows = ""
+    looks = [' class="words"' if is_left else "" for is_left in table.is_left[1:]]
+    heads = [f'<th scope="col"{look}>{name}</th>' for name, look in zip(names[1:], looks, strict=True)]
+    head, rows = _html_name(names[0], "col") + "".join(heads), ""
     for row in table.rows:
         name, *cells = map(_html_cell, row)
-        rows += f"<tr>{_html_name(name, 'row')}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>\n"
+        written = [f"<td{look}>{cell}</td>" for cell, look in zip(cells, looks, strict=True)]
+        rows += f"<tr>{_html_name(name, 'row')}{''.join(written)}</tr>\n"
     # A box that scrolls must be reachable by keyboard, and then it needs a name.
     label = title or "Table"
     scroll = f'<div class="scroll" role="region" tabindex="0" aria-label="{label}">'
@@ -305,7 +334,7 @@ def _print_table(table, console):
         part = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
         part.add_column(head[0], justify="left", overflow="fold", max_width=widest)
         for place in places[1:]:
-            part.add_column(head[place], justify="right", overflow="fold")
+            part.add_column(head[place], justify="left" if table.is_left[place] else "right", overflow="fold")
         if number:
             console.print()
         for row in cells:

@@ -31,19 +31,22 @@ class Duel(NamedTuple):
 class Ranked:
     """Methods by one measure, the best first, and the first one against each other.
 
-    figures are what they are ordered by, written, and `of_first` the words before that of the first. A mean gain is
-    multiplied by `factor` and written with `decimals`. `too_few` says, if anything, why p can't tell chance; `beside`
-    has a sentence more on the first and another method, by its name.
+    figures, written, are what the methods are ordered by, and `of_two` the words before those of two. A mean gain is
+    multiplied by `factor` and written with `decimals`. `unit` is what a duel counts ("set", "fold"), and `test` names
+    the test that p is of. `too_few` is a sentence, if any, that p can't tell chance; `beside` has a sentence more on
+    the first and another method, by its name.
     """
 
     title: str
     methods: Sequence[str]
     figures: Sequence[str]
     n_first: int  # so many methods are level
-    of_first: str
+    of_two: str
     duels: Sequence[Duel]
     factor: float
     decimals: int
+    unit: str
+    test: str
     too_few: str = ""
     beside: Mapping[str, str] = field(default_factory=dict)
 
@@ -66,12 +69,17 @@ def who_wins(ranked: Sequence[Ranked], over: str, *, always_a_rival: bool) -> It
     firsts: dict[str, list[str]] = {}
     for found in ranked:
         firsts.setdefault(enumerated(found.methods[: found.n_first]), []).append(found.title)
+    n_methods = len(ranked[0].methods)
+    among = f"first of {counted(n_methods, 'method')} {over}"
     winners = "; ".join(f"{methods} in {enumerated(titles)}" for methods, titles in firsts.items())
+    if len(firsts) == 1 and all(found.n_first == 1 for found in ranked):
+        winners = f"{ranked[0].methods[0]} is {among}, in {enumerated([found.title for found in ranked])}."
+    else:
+        winners = f"{among[0].upper()}{among[1:]}: {winners}."
     # That there are too few is said once.
-    repeats = bool(ranked[0].too_few)
-    details = [_ahead(found, always_a_rival, not (repeats and place)) for place, found in enumerate(ranked)]
-    yield f"First {over}: {winners}. {details[0]}"
-    yield from details[1:]
+    details = [_ahead(found, n_methods, always_a_rival, found is ranked[0]) for found in ranked]
+    yield " ".join(filter(None, [winners, details[0]]))
+    yield from filter(None, details[1:])
 
 
 def enumerated(words: Sequence[str]) -> str:
@@ -79,45 +87,52 @@ def enumerated(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def _ahead(ranked, always_a_rival, says_too_few):
-    """The first method and its rival."""
-    title, first = ranked.title, ranked.methods[0]
-    of_first = f"{ranked.of_first} {ranked.figures[0]} among {counted(len(ranked.methods), 'method')}"
-    words = f"{title[0].upper()}{title[1:]}: {first} has {of_first}"
-    is_ours = first.startswith(OURS)
+def _ahead(ranked, n_methods, always_a_rival, says_too_few):
+    """Sentences on the first method and its rival: how often it is better, by how much, and whether by chance."""
+    first, is_ours = ranked.methods[0], ranked.methods[0].startswith(OURS)
     rivals = [duel for duel in ranked.duels if duel.other.startswith(OURS) != is_ours]
-    side = "best method of others" if is_ours else "best of mlrh"
+    side = "the best method of others" if is_ours else "the best of mlrh"
     if not rivals and always_a_rival:
-        rivals, side = list(ranked.duels), "second"
+        rivals, side = list(ranked.duels), "the second"
     if not rivals:
-        return f"{words}."
+        return ""
     rival = rivals[0]
-    words += f"; {_of_rival(ranked, rival, side)}: "
-    if rival.ties and not (rival.wins or rival.losses):
-        return f"{words}the two tie on all {rival.ties}."
-    words += f"it loses on {rival.wins}, ties on {rival.ties} and wins on {rival.losses}"
-    chance = "" if ranked.too_few and not says_too_few else _chance(ranked, rival.p)
-    return " ".join(filter(None, [f"{words}.", chance, ranked.beside.get(rival.other, "")]))
+    figures = f"{ranked.of_two} {ranked.figures[0]} and {ranked.figures[ranked.methods.index(rival.other)]}"
+    if len(ranked.methods) != n_methods:
+        figures += f" among the {len(ranked.methods)} methods that have it"
+    score = _score(ranked, rival, f"{rival.other}, {side},")
+    words = f"In {ranked.title} {first} {score}{_how_far(ranked, rival)} ({figures})."
+    is_level = not rival.wins and not rival.losses
+    chance = "" if is_level else _chance(ranked, rival, says_too_few)
+    return " ".join(filter(None, [words, chance, "" if is_level else ranked.beside.get(rival.other, "")]))
 
 
-def _of_rival(ranked, rival, side):
-    """Who the rival is, and how far behind, ahead or level with the first."""
-    place, gap = ranked.methods.index(rival.other), _behind(ranked, rival.gain)
-    if place >= ranked.n_first:
-        return f"the {side} is {rival.other} with {ranked.figures[place]}, {gap}"
-    is_even = fixed(abs(ranked.factor * rival.gain), ranked.decimals) == fixed(0.0, ranked.decimals)
-    return f"level with it is the {side}, {rival.other}{'' if is_even else f', {gap}'}"
+def _score(ranked, rival, other):
+    """On how many sets or folds the first beats the other, is level and loses, in words that follow its name."""
+    counts = {"beats": rival.wins, "is level": rival.ties, "loses": rival.losses}
+    n = sum(counts.values())
+    (verb, own), *rest = [(verb, own) for verb, own in counts.items() if own]
+    whom = {"beats": other, "is level": f"with {other}", "loses": f"to {other}"}[verb]
+    of_all = f"{own} of {n} {ranked.unit}s" if own < n else f"all {n} {ranked.unit}s" if n > 1 else f"one {ranked.unit}"
+    return enumerated([f"{verb} {whom} on {of_all}", *(f"{verb} on {own}" for verb, own in rest)])
 
 
-def _behind(ranked, gain):
-    if np.isnan(gain):
-        return "with no set that both have finished in time"
+def _how_far(ranked, rival):
+    """The mean gain beside the rival, in words."""
+    if np.isnan(rival.gain):
+        return f"; they finished no {ranked.unit} both in time"
+    if not rival.wins and not rival.losses:
+        return ""
+    written = fixed(abs(ranked.factor * rival.gain), ranked.decimals)
+    if written == fixed(0.0, ranked.decimals):
+        return "; on average the two are level"
     unit = " points" if ranked.factor == 100 else ""
-    written = fixed(abs(ranked.factor * gain), ranked.decimals)
-    return f"{written}{unit} {'behind' if gain >= 0 else 'ahead'} on average"
+    return f"; on average it is {written}{unit} {'better' if rival.gain > 0 else 'worse'}"
 
 
-def _chance(ranked, p):
+def _chance(ranked, rival, says_too_few):
     if ranked.too_few:
-        return f"Whether that is chance can't be told from so few {ranked.too_few}."
-    return f"That {'is more than' if p < LEVEL else 'may be'} chance (p = {p:.3f})."
+        return ranked.too_few if says_too_few else ""
+    verdict = "is more than" if rival.p < LEVEL else "may be"
+    written = f"= {rival.p:.3f}" if rival.p >= 0.0005 else "< 0.001"
+    return f"That {verdict} chance ({ranked.test}, p {written} with Holm's correction)."

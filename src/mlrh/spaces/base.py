@@ -400,16 +400,16 @@ class LabelSpace(ABC):
         """The sets (n_sets, n_labels) and the log-probability of each for every row, (n_samples, n_sets)."""
         return self._listed().listed(scores)
 
-    def marginals_by_size(self, scores):
-        """P(y_k = 1, |y| = j), (n_labels + 1, n_samples, n_labels): one conditioning for each label k."""
+    def marginals_by_size(self, scores, sizes):
+        """P(y_k = 1, |y| = j) of some sizes j, (n_sizes, n_samples, n_labels): one conditioning for each label k."""
         marginals, free = self.marginals(scores), self._without_knowledge()
-        joint = np.zeros((self.n_labels + 1, *scores.shape))
+        joint = np.zeros((len(sizes), *scores.shape))
         for label in range(self.n_labels):
             rows = np.flatnonzero(marginals[:, label] > 0)
             known = np.full(scores.shape, UNKNOWN, np.int8) if self.known is None else self.known.copy()
             known[:, label] = 1
-            sizes = free.given(known[rows]).cardinality_pmf(scores[rows])
-            joint[:, rows, label] = (marginals[rows, label, None] * sizes).T
+            pmf = free.given(known[rows]).cardinality_pmf(scores[rows])[:, sizes]
+            joint[:, rows, label] = (marginals[rows, label, None] * pmf).T
         return joint
 
     def any_of(self, scores, groups):
@@ -449,8 +449,8 @@ class LabelSpace(ABC):
 
     def _best_of_block(self, scores, metric, limits):
         if metric is expected_metrics.f1_of_counts:
-            joint, empty = self.marginals_by_size(scores)[1:], self.cardinality_pmf(scores)[:, 0]
-            return expected_metrics.best_f1_by_sizes(joint, np.arange(1, self.n_labels + 1), empty, limits)
+            sizes, empty = np.arange(1, self.n_labels + 1), self.cardinality_pmf(scores)[:, 0]
+            return expected_metrics.best_f1_by_sizes(self.marginals_by_size(scores, sizes), sizes, empty, limits)
         best = expected_metrics.Best(*scores.shape)
         possible, modes = self.modes_within(scores, *limits)
         sizes = np.where(possible, np.count_nonzero(modes, axis=1), -1)
@@ -567,6 +567,10 @@ class LabelSetDistribution:
     def cardinality_pmf(self) -> np.ndarray:
         """P(|y| = j) for j = 0, ..., n_labels, (n_samples, n_labels + 1)."""
         return self.space.cardinality_pmf(self.scores)
+
+    def _marginals_by_size(self, sizes):
+        """P(y_k = 1, |y| = j) of some sizes j, (n_sizes, n_samples, n_labels)."""
+        return self.space.marginals_by_size(self.scores, sizes)
 
     def size_tail(self, m: int) -> np.ndarray:
         """P(|y| >= m), (n_samples,)."""

@@ -285,25 +285,17 @@ class Mixture(LabelSetDistribution):
     def _best_f1(self, limits):
         """The sets of the highest expected F1, exact: only P(y_k = 1, |y| = j) matters."""
         n_rows, n_labels = self.shape
-        sets, sizes = np.zeros(self.shape, np.int8), np.arange(1, n_labels + 1)
-        n_at_once = max(1, JOINT_ENTRIES // (n_labels + 1) ** 2)
+        sets, sizes = np.zeros(self.shape, np.int8), np.arange(1, self.sizes()[1] + 1)
+        n_at_once = max(1, JOINT_ENTRIES // ((len(sizes) + 1) * (n_labels + 1)))
         for start in range(0, n_rows, n_at_once):
             some = self.take(slice(start, start + n_at_once))
-            joint, empty = some._marginals_by_size(), some.cardinality_pmf()[:, 0]
-            sets[start : start + n_at_once] = best_f1(joint[1:], sizes, empty, limits)
+            joint, empty = some._marginals_by_size(sizes), some.cardinality_pmf()[:, 0]
+            sets[start : start + n_at_once] = best_f1(joint, sizes, empty, limits)
         return sets
 
-    def _marginals_by_size(self):
-        """P(y_k = 1, |y| = j) = P(y_k = 1) P(|y| = j | y_k = 1), (n_labels + 1, n_samples, n_labels)."""
-        marginals = self.marginals()
-        joint = np.zeros((self.shape[1] + 1, *self.shape))
-        for label in range(self.shape[1]):
-            rows = np.flatnonzero(marginals[:, label] > 0)
-            known = np.full((len(rows), self.shape[1]), np.nan)
-            known[:, label] = 1
-            sizes = self.take(rows).condition(known).cardinality_pmf()
-            joint[:, rows, label] = (marginals[rows, label, None] * sizes).T
-        return joint
+    def _marginals_by_size(self, sizes):
+        weights = np.exp(self.log_weights).T[:, :, None]
+        return sum(w * member._marginals_by_size(sizes) for w, member in zip(weights, self.members, strict=True))
 
     def _best_candidate(self, function, limits):
         best, n_rows = Best(*self.shape), self.shape[0]

@@ -156,6 +156,18 @@ class ObservedSpace(LabelSpace):
         by_size = np.eye(self.n_labels + 1)[self.sets.sum(axis=1, dtype=np.int64)]
         return self._rowwise(scores, lambda rows: self._probabilities(scores, rows)[1] @ by_size, self.n_labels + 1)
 
+    def marginals_by_size(self, scores, sizes):
+        counts, joint = np.count_nonzero(self.sets, axis=1), np.zeros((len(sizes), *scores.shape))
+        of_size = [(place, counts == size) for place, size in enumerate(sizes)]
+
+        def work(rows):
+            probs = self._probabilities(scores, rows)[1]
+            for place, some in of_size:
+                joint[place, rows] = probs[:, some] @ self.sets[some].astype(np.float64)
+
+        self._over_blocks(work, len(scores))
+        return joint
+
     def mode(self, scores):
         """The most probable set of each row; ties go to the set listed first."""
         best = np.empty(len(scores), np.int64)

@@ -640,21 +640,14 @@ class OpenSpace(LabelSpace):
         return values
 
     def _best_f1(self, scores, limits):
-        """Exact: P(y_k = 1, |y| = j) = P(y_k = 1) P(|y| = j | y_k = 1), by one conditioning for each label."""
+        """Exact, from P(y_k = 1, |y| = j)."""
         sets = np.empty(scores.shape, np.int8)
         n_rows = max(1, TABLE_ENTRIES // (self.n_labels * (self.max_labels + 1)))
         sizes = np.arange(1, self.max_labels + 1)
         for start in range(0, len(scores), n_rows):
             rows = slice(start, start + n_rows)
             space, block = self._of_rows(rows), _wide(scores[rows])
-            marginals, free = space.marginals(block), self._without_knowledge()
-            joint = np.zeros((len(sizes), *block.shape))
-            for label in range(self.n_labels):
-                known = np.full(block.shape, UNKNOWN, np.int8) if space.known is None else space.known.copy()
-                known[:, label] = 1
-                some = np.flatnonzero(marginals[:, label] > 0)
-                pmf = free.given(known[some]).cardinality_pmf(block[some])[:, sizes]
-                joint[:, some, label] = (marginals[some, label, None] * pmf).T
+            joint = space.marginals_by_size(block, sizes)
             empty = space.cardinality_pmf(block)[:, 0]
             sets[rows] = expected_metrics.best_f1_by_sizes(joint, sizes, empty, limits)
         return sets

@@ -173,6 +173,9 @@ def best_f1_by_sizes(joint, sizes, empty, limits):
             best.offer(empty, sets)
             continue
         gains = np.tensordot(2.0 / (m + sizes), joint, axes=1)
+        # Gains fall with m, so that an answer of m labels or more is no better than the sum of all of them.
+        if (gains.sum(axis=1) < best.values).all():
+            break
         chosen = np.argsort(-gains, axis=1, kind="stable")[:, :m]
         np.put_along_axis(sets, chosen, 1, axis=1)
         best.offer(np.take_along_axis(gains, chosen, axis=1).sum(axis=1), sets)
