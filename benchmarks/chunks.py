@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from pyarrow import parquet
 from scipy import sparse
 from sklearn.linear_model import SGDClassifier
 
@@ -53,7 +54,12 @@ def dense_times(folder, repeats, context):
     fit = partial(quietly, MLRHClassifier().fit, problem.X, problem.Y)
     arrays = mapped(folder, "X", problem.X), mapped(folder, "Y", problem.Y.astype(np.int8))
     labels, paths = parquet_parts(folder, problem)
-    sources = {"memory-mapped": (arrays,), f"{N_FILES} Parquet files": (paths, labels)}
+    with_dictionaries = [as_by_default(path) for path in paths]
+    sources = {
+        "memory-mapped": (arrays,),
+        f"{N_FILES} Parquet files": (paths, labels),
+        f"{N_FILES} Parquet files as pandas writes them": (with_dictionaries, labels),
+    }
     for name, source in sources.items():
         ours = partial(quietly, MLRHClassifier().fit_chunks, *source)
         yield from raced_twice(f"{problem}, {name}", ours, fit, repeats)
@@ -280,6 +286,13 @@ def parquet_parts(folder, problem):
     for path, rows in zip(paths, np.array_split(np.arange(n_rows), N_FILES), strict=True):
         write(MultilabelData(problem.X[rows], problem.Y[rows].astype(np.int8), names, labels, "part"), path)
     return labels, paths
+
+
+def as_by_default(path):
+    """The path of a copy of a Parquet file as Arrow, and so pandas, writes it by default: columns as dictionaries."""
+    copy = path.with_stem(f"{path.stem}-by-default")
+    parquet.write_table(parquet.read_table(path), copy)
+    return copy
 
 
 if __name__ == "__main__":

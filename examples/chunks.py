@@ -15,6 +15,11 @@ import numpy as np
 from mlrh import MLRHClassifier
 from mlrh.data import load_digit_scenes
 
+# Twice what fit_chunks needs here, 12 to 16 MiB: three square matrices of 664 features (10 MiB), stacks of threads,
+# blocks of scores. fit needs the 102 MiB of the rows at least. The limit counts what a process asks for, not what the
+# system gives it page by page; files are mapped, and products have one thread: so it is the same on any machine.
+BUDGET = 32 * 2**20
+
 
 def write_parts(folder, n_files, n_rows):
     """Pairs of files (X, Y), each of n_rows scenes; the features are those of the scenes and their products."""
@@ -99,7 +104,7 @@ def is_too_much(paths, budget):
     return False
 
 
-def main(n_files=10, n_rows=2000, budget=32 * 2**20):
+def main(n_files=10, n_rows=2000, budget=BUDGET):
     with tempfile.TemporaryDirectory() as folder:
         paths = write_parts(folder, n_files, n_rows)
         data = sum(path.stat().st_size for pair in paths for path in pair)

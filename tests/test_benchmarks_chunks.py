@@ -45,6 +45,6 @@ def test_anonymous_memory_is_that_of_the_largest_array():
 @pytest.mark.slow
 def test_every_line_of_chunks_is_measured_in_small():
     lines = list(chunks.measure(1, CONTEXT))
-    assert len(lines) == 15 and all(line.ratio is not None and not line.note.startswith("NOT") for line in lines)
+    assert len(lines) == 17 and all(line.ratio is not None and not line.note.startswith("NOT") for line in lines)
     assert {line.target for line in lines} == {chunks.TARGET, chunks.TARGET_SLOPE, 1.1, None}
     assert all(line.passes for line in lines if line.case.startswith("passes, L2"))

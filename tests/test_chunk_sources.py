@@ -81,3 +81,17 @@ def mapped_kilobytes(path) -> int:
         if line.endswith(str(path)):
             return next(int(own.split()[1]) for own in lines if own.startswith("Rss:"))
     raise AssertionError(f"{path} is not mapped")
+
+
+@pytest.mark.parametrize("n_columns", [0, 1, 3])
+def test_each_kind_of_target_is_kept_once_and_counted(n_columns):
+    class Told:
+        def target_kinds(self, Y):
+            return Y[:, :n_columns].astype(np.int64)
+
+    kinds = _chunks.Kinds(Told())
+    for chunk, rows in enumerate((slice(0, 50), slice(50, 120))):
+        kinds.add(Y[rows].astype(np.int8), chunk, np.arange(len(Y[rows])))
+    counted = kinds.Y[kinds.counts > 0, :n_columns]
+    expected = {tuple(row): int((Y[:, :n_columns] == row).all(axis=1).sum()) for row in Y[:, :n_columns]}
+    assert dict(zip(map(tuple, counted), kinds.counts[kinds.counts > 0], strict=True)) == expected

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mlrh.data._readers import read
-from mlrh.data.containers import DataError, Schema
+from mlrh.data._readers import read, write
+from mlrh.data.containers import DataError, MultilabelData, Schema
 
 CSV = 'a,"b, c",y1,colour,y2\n1.5,2,0,red,1\n,-1e3,1,"dark, ""blue""",0\nnan,4,1,,1\n'
 
@@ -277,3 +277,16 @@ def test_parquet_metadata_whose_column_is_called_by_a_number_are_refused():
     path = Path(__file__).parent / "fuzz" / "corpus" / "readers" / "path-is-a-number.parquet"
     with pytest.raises(DataError, match="the metadata at its end are damaged"):
         read(path, ["y", "z"])
+
+
+def test_only_columns_whose_values_repeat_are_written_as_dictionaries(tmp_path):
+    rng, n_rows = np.random.RandomState(0), 5000
+    X = np.column_stack([rng.normal(size=n_rows), rng.randint(9, size=n_rows), np.full(n_rows, np.nan)])
+    data = MultilabelData(
+        X, rng.randint(2, size=(n_rows, 1)).astype(np.int8), ("measured", "few", "none"), ("y",), "toy"
+    )
+    write(data, tmp_path / "toy.parquet")
+    group = pq.read_metadata(tmp_path / "toy.parquet").row_group(0)
+    chunks = [group.column(column) for column in range(4)]
+    assert {chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page} == {"few", "none", "y"}
+    np.testing.assert_array_equal(read(tmp_path / "toy.parquet", ["y"]).X, X)

@@ -195,8 +195,15 @@ def test_squared_norms_are_the_diagonal_of_the_gram_matrix(convert):
     rng = np.random.RandomState(0)
     X = rng.normal(size=(30, 5)) + 1.0
     X[rng.random_sample(X.shape) < 0.3] = 0.0
-    design = Design(convert(X), rng.uniform(0.5, 2.0, size=30), fit_intercept=True)
-    np.testing.assert_allclose(design.squared_norms(), np.diag(design.gram()), rtol=1e-12)
+    for weights in (rng.uniform(0.5, 2.0, size=30), np.full(30, 3.0)):
+        design = Design(convert(X), weights, fit_intercept=True)
+        np.testing.assert_allclose(design.squared_norms(), np.diag(design.gram()), rtol=1e-12)
+
+
+def test_squared_norms_of_features_in_float32_are_summed_in_float64():
+    X = np.full((100_000, 1), 0.1, np.float32)
+    design = Design(X, np.ones(len(X)), fit_intercept=False)
+    np.testing.assert_allclose(design.squared_norms(), [len(X) * float(X[0, 0]) ** 2], rtol=1e-12)
 
 
 def test_independence_compares_the_variance_of_the_size_with_that_of_independent_labels():

@@ -259,11 +259,13 @@ def is_number_of_row(name: str, values: np.ndarray) -> bool:
 
 def _looks_like_number_of_row(name, values):
     """Whether whole numbers nearly all differ, and nearly follow each other or are called an identifier."""
-    distinct = np.unique(values[~np.isnan(values)])
-    if len(values) < IDENTIFIER_ROWS or len(distinct) < NEARLY * len(values):
+    present = values[~np.isnan(values)]
+    if len(values) < IDENTIFIER_ROWS or not (present == np.floor(present)).all():  # as most; not sorted, then
         return False
-    is_run = len(distinct) >= NEARLY * (distinct[-1] - distinct[0] + 1)
-    return bool((distinct == np.floor(distinct)).all()) and (is_run or NAMED_ID.fullmatch(name) is not None)
+    distinct = np.unique(present)
+    if len(distinct) < NEARLY * len(values):
+        return False
+    return bool(len(distinct) >= NEARLY * (distinct[-1] - distinct[0] + 1)) or NAMED_ID.fullmatch(name) is not None
 
 
 def schema_kinds(schema: Schema) -> dict[str, str]:

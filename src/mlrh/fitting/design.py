@@ -122,7 +122,10 @@ class Design:
         if weights is not None:
             return self.squared_norms_by_label(weights[:, None])[:, 0]
         if not sparse.issparse(self.X):
-            return np.maximum(np.einsum("i,ij,ij->j", self.weights, self.X, self.X), 0.0)
+            if np.ptp(self.weights) > 0:
+                return np.einsum("i,ij,ij->j", self.weights, self.X, self.X)
+            # In less than half the time; in float64, as the weights are.
+            return self.weights[0] * np.einsum("ij,ij->j", self.X, self.X, dtype=np.float64)
         # sum w (x - m)^2 = sum w x^2 - (sum w) m^2, as m is the weighted mean; rounding may bring it below 0.
         squares = self.weights @ self.X.multiply(self.X)
         return np.maximum(np.asarray(squares) - self.total_weight * self.shift**2, 0.0)
