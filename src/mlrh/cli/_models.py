@@ -693,7 +693,7 @@ def export(
         raise ValueError("An ONNX file can't be written to standard output; give its name with --output.")
     target = output or model_file.with_suffix(".onnx")
     _output.check_output(str(target), [str(model_file)])
-    from mlrh._files import replacing
+    from mlrh._files import naming, replacing
     from mlrh.export import is_onnx, to_onnx
     from mlrh.persistence import load
 
@@ -701,6 +701,6 @@ def export(
         raise ValueError(f"{target} exists and is not an ONNX file; remove it or choose another name with --output.")
     with _output.warnings_as_notes(console):
         exported = to_onnx(load(model_file), dtype="float32" if float32 else "float64")
-    with replacing(target) as (file,):
+    with naming(target), replacing(target) as (file,):
         file.write(exported.SerializeToString())
     _output.say(console, f"Written: {target}")

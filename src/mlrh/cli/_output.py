@@ -157,9 +157,17 @@ def quiet_if_closed() -> Iterator[Any]:
 
 
 def standard_output() -> Any:
-    """Standard output, or a ValueError where it was closed before the program began (`>&-`)."""
+    """Standard output, or a ValueError where it was closed before the program began (`>&-`).
+
+    With PYTHONUNBUFFERED, as in most containers, what Python gives loses without a word what the system doesn't take at
+    once, on a disk that gets full say; so it is buffered here.
+    """
     if sys.stdout is None:
         raise ValueError("Standard output is closed; open it, or give a file with --output where there is one.")
+    raw = getattr(sys.stdout, "buffer", None)
+    if isinstance(raw, io.RawIOBase):
+        encoding, errors = sys.stdout.encoding, sys.stdout.errors
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=True)
     return sys.stdout
 
 
