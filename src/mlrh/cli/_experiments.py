@@ -132,11 +132,15 @@ def compare(
 
     if (file is None) == (suite is None):
         raise ValueError("Name a data file, or --suite public for the comparison on public sets.")
+    kinds = column_kinds(id=id, text=text, date=date, nominal=nominal, number=number, ignored=ignore)
+    if suite is None and (sets or seeds):
+        raise ValueError("--sets and --seeds are parts of a suite; leave them out, or name --suite public alone.")
+    if suite is not None and (labels or kinds or full or any(own is not None for own in (separator, unknown, format))):
+        raise ValueError("The sets of a suite say what their columns are; leave out --full and the options on columns.")
     if suite is not None:
         _compare_suite(suite, sets, method, seeds, output, data_dir, jobs)
         return
     families = _families(method)
-    kinds = column_kinds(id=id, text=text, date=date, nominal=nominal, number=number, ignored=ignore)
     written = {"separator": separator, "unknown": unknown}
     name, table = _named_data(file, labels, format, data_dir, columns=kinds, **written)
     dataset = Dataset(name, expanded(table))

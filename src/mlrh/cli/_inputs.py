@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -74,6 +75,13 @@ def read_data(file: Any, labels: Any, format: str | None, schema: Any = None, **
     return read(sys.stdin.buffer if file == "-" else file, labels, format=format, schema=schema, **options)
 
 
+def check_finite(**options: float) -> None:
+    """Raise a ValueError where the number of an option is infinite or NaN, which some releases of typer let pass."""
+    for name, value in options.items():
+        if not math.isfinite(value):
+            raise ValueError(f"--{name.replace('_', '-')} must be finite; got {value:g}.")
+
+
 def is_public(file: str) -> bool:
     """Whether a name is no file's, but that of a public data set, or looks like one."""
     from mlrh.data._catalogue import CATALOGUE
@@ -102,10 +110,14 @@ def column_kinds(**names: list[str] | None) -> dict[str, str]:
     for kind, own in names.items():
         for name in own or ():
             if kinds.setdefault(name, kind) != kind:
-                raise ValueError(
-                    f"Column {name!r} is named by two options, --{kinds[name]} and --{kind}; name it once."
-                )
+                both = f"{option_of(kinds[name])} and {option_of(kind)}"
+                raise ValueError(f"Column {name!r} is named by two options, {both}; name it once.")
     return kinds
+
+
+def option_of(kind: str) -> str:
+    """The option that says of a column that it is of a kind."""
+    return "--ignore" if kind == "ignored" else f"--{kind}"
 
 
 def read_with_cells(file: str, format: str | None, schema: Any) -> Any:

@@ -43,11 +43,13 @@ from mlrh.cli._inputs import (
     SeparatorOption,
     TextOption,
     UnknownOption,
+    check_finite,
     chosen_labels,
     column_kinds,
     complete_rows,
     load_model,
     names_of,
+    option_of,
     read_data,
     read_groups,
     read_labelled_rows,
@@ -162,6 +164,7 @@ def fit(
     Example: `mlrh fit new.csv --decided confirmed.csv --also songs.csv`
     """
     console = _output.words_console()
+    check_finite(time=seconds, refuse_below=refuse_below)
     chosen = chosen_labels(labels)
     _parts.check_memory(workers, memory)
     files = _parts.files_of(file)
@@ -232,7 +235,7 @@ def _compare_command(file, labels, kinds, **options):
     """The command that compares methods on the same table; options are those that both commands have."""
     given = [("--labels", own) for own in labels or ()]
     given += [(f"--{name.replace('_', '-')}", str(own)) for name, own in options.items() if own is not None]
-    given += [("--ignore" if kind == "ignored" else f"--{kind}", name) for name, kind in kinds.items()]
+    given += [(option_of(kind), name) for name, kind in kinds.items()]
     command = ["mlrh", "compare", "FILE" if file == "-" else file]
     return shlex.join([*command, *(part for option in given for part in option)])
 

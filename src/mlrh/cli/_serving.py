@@ -1,6 +1,5 @@
 """The command that serves a model over HTTP."""
 
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +7,7 @@ import typer
 from rich.console import Console
 
 from mlrh.cli import _output
-from mlrh.cli._inputs import load_model
+from mlrh.cli._inputs import check_finite, load_model
 
 MEBIBYTE = 2**20
 
@@ -53,8 +52,7 @@ def serve(
     """
     if token == "":
         raise ValueError("A token must have at least one character; leave out --token to answer everybody.")
-    if not (math.isfinite(max_size) and math.isfinite(timeout)):
-        raise ValueError(f"--max-size and --timeout must be finite; got {max_size:g} and {timeout:g}.")
+    check_finite(max_size=max_size, timeout=timeout)
     console = Console(stderr=True)
     from mlrh.web._service import Limits
     from mlrh.web._workers import Serving, serve_model
