@@ -30,7 +30,10 @@ def _print_version(wanted: bool):
 @app.callback()
 def program(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, metavar="", help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Multilabel classification with logistic regression: exact, joint and fast."""

@@ -14,6 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
+from mlrh.cli._inputs import OF_MANY
+
 SAMPLE_FILES = 5  # evenly spaced, that settings are chosen on: reading all would take as long as a fit
 SAMPLE_ROWS = 5000  # of these files together: enough to tell settings apart, few enough to try many
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kmgt]i?b)", re.IGNORECASE)  # of memory; Dask takes it so, too
@@ -22,13 +24,32 @@ LEAST_MEMORY = 1e8  # bytes; a worker that has no rows yet takes more
 OPTIONS_FILE = ".mlrh-predict.json"  # hidden, so that neither `answers/*` nor readers of whole folders take it for rows
 
 SchedulerOption = Annotated[
-    str | None, typer.Option("--scheduler", help="Address of a Dask scheduler, such as tcp://10.0.0.1:8786.")
+    str | None,
+    typer.Option(
+        "--scheduler",
+        metavar="ADDRESS",
+        rich_help_panel=OF_MANY,
+        help="Address of a Dask scheduler, such as tcp://10.0.0.1:8786.",
+    ),
 ]
 WorkersOption = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Start so many Dask workers on this machine, for this command.")
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        metavar="N",
+        rich_help_panel=OF_MANY,
+        help="Start so many Dask workers on this machine, for this command.",
+    ),
 ]
 MemoryOption = Annotated[
-    str | None, typer.Option("--memory", help="Memory of each of the --workers, such as 4GB; default: a fair share.")
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        rich_help_panel=OF_MANY,
+        help="Memory of each of the --workers, such as 4GB; default: a fair share.",
+    ),
 ]
 
 
