@@ -136,10 +136,10 @@ def read(
         numbers with ``-`` or ``?`` in it, or of words with numbers among them, is told in a warning.
         Words of a table are text where there are at least 21 different values, more than a fifth of the rows, of two or
         more words in the mean; dates where all are (2024-03-31, 2024/3/31 or 31.3.2024, also with a time); identifiers
-        where all differ, in more than 20 rows, or all are links; so are whole numbers that all differ in a column
-        called id, song_id or the like. Nothing is an identifier where there are no labels. In ARFF a column of words
-        that all differ (declared ones: in 20 rows or more) is dropped with a warning, and so is the index of a pandas
-        table. Labels that the XML file nests have their parents in `parents`.
+        where nine rows of ten have their own, in more than 20 rows, or all are links; so are whole numbers of which
+        nine rows of ten have their own in a column called id, song_id or the like. Nothing is an identifier where there
+        are no labels. In ARFF a column of words that all differ (declared ones: in 20 rows or more) is dropped with a
+        warning, and so is the index of a pandas table. Labels that the XML file nests have their parents in `parents`.
 
     Raises
     ------
