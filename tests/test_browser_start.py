@@ -2,8 +2,12 @@
 
 import contextlib
 import re
+import struct
+import subprocess
+import sys
 import threading
 from http.client import HTTPConnection
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -105,6 +109,9 @@ def check_shown(tab, distribution, known=None):
         assert item.locator(".share").text_content() == (state or percent(marginals[name]))
     sets, log_probs = distribution.top_sets(8)
     shown = tab.page.locator("#sets > li").all()
+    n_possible = np.count_nonzero(np.exp(log_probs[0]) > 0)
+    assert len(shown) == max(min(3, n_possible), np.count_nonzero(np.exp(log_probs[0]) >= 0.001))
+    assert tab.page.is_visible("#other-sets") == (len(shown) < n_possible)
     for item, own, log_prob in zip(shown, sets[0], log_probs[0], strict=False):
         assert item.locator(".share").text_content() == percent(float(np.exp(log_prob)))
         names = {text.removeprefix("✓") for text in item.locator(".chips li").all_text_contents()}
@@ -129,6 +136,25 @@ def test_a_row_typed_by_keys_shows_what_the_model_says_of_it(browser, address, m
         settle(tab)
         check_shown(tab, model.distribution(row_of(1.5, -0.5, "minor")))
         assert tab.page.text_content("#message") == ""
+
+
+def test_sets_that_hardly_occur_are_left_out_beyond_three(browser, address, model):
+    with opened(browser, address) as tab:
+        assert not tab.page.is_visible("#other-sets")
+        tab.page.fill("[data-column=tempo]", "40")
+        tab.press("Enter")
+        settle(tab)
+        check_shown(tab, model.distribution(row_of(40.0)))
+        assert tab.page.locator("#sets > li").count() == 3 and tab.page.is_visible("#other-sets")
+
+
+def test_bars_of_labels_begin_below_each_other_and_take_what_short_names_leave(browser, address):
+    with opened(browser, address) as tab:
+        boxes = [bar.bounding_box() for bar in tab.page.locator("#labels .bar").all()]
+        assert len({(round(box["x"]), round(box["width"])) for box in boxes}) == 1
+        narrow = boxes[0]["width"]
+        tab.page.evaluate("document.querySelectorAll('#labels .name').forEach((name) => { name.textContent = 'sad'; })")
+        assert tab.page.locator("#labels .bar").first.bounding_box()["width"] > narrow + 80
 
 
 def test_a_label_that_is_clicked_is_known_and_the_others_move_as_in_condition(browser, address, model):
@@ -217,3 +243,13 @@ def test_an_entropy_that_the_model_can_not_tell_is_left_out(browser, address):
         assert tab.page.is_visible("#entropy")
         tab.page.evaluate("(() => { for (const one of [alone, now]) one.distributions[0].entropy = null; draw(); })()")
         assert not tab.page.is_visible("#entropy")
+
+
+@pytest.mark.slow
+def test_the_pictures_of_the_documentation_can_be_made_anew(tmp_path):
+    program = Path(__file__).parents[1] / "docs" / "screenshots.py"
+    subprocess.run([sys.executable, program, tmp_path], check=True, capture_output=True, timeout=600)
+    for name in ("serving.png", "tagging.png"):
+        start = (tmp_path / name).read_bytes()[:24]
+        width, height = struct.unpack(">II", start[16:])  # where every PNG file has them
+        assert start[1:4] == b"PNG" and width == 1280 and height > 900

@@ -417,6 +417,22 @@ def test_predictions_for_which_the_disk_has_no_room_are_told_with_the_path(scene
     assert list(folder.iterdir()) == []
 
 
+def test_output_that_the_disk_takes_only_a_part_of_is_an_error_also_where_python_does_not_buffer(scenes, folder):
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    arguments = ("predict", str(scenes / "model.mlrh"), str(scenes / "test.csv"), "--top", "500")
+    run(*arguments)  # compiles what is to be compiled, which would be written too
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with open(folder / "out.csv", "wb") as output:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, limits[1]))
+        try:
+            done = subprocess.run((*PROGRAM, *arguments), stdout=output, stderr=subprocess.PIPE, env=variables)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (folder / "out.csv").stat().st_size == 9_000
+    assert (done.returncode, done.stderr) == (2, b"Error: Standard output can't be written (File too large).\n")
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system doesn't list processes in /proc")
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.3, 3.0])

@@ -156,3 +156,18 @@ def test_of_many_labels_the_most_frequent_are_shown_and_the_others_counted(monke
     invoke(*FIT, *OPTIONS)
     printed = invoke("evaluate", "things.mlrh", "things.csv").stdout
     assert "and 1 label more, all of them with --json" in " ".join(printed.split())
+
+
+@pytest.mark.parametrize("option", ["--time", "--refuse-below"])
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "-1", "much"])
+def test_a_number_that_an_option_can_not_have_is_one_sentence(folder, failure, option, value):
+    told = failure(*FIT, *OPTIONS, f"{option}={value}")
+    assert option in told and told.endswith(".\n")
+    assert "Input should be" not in told and "parameter of" not in told
+    assert not (folder / "things.mlrh").exists()
+
+
+def test_a_word_that_an_option_does_not_know_is_told_with_those_it_knows(failure):
+    told = failure(*FIT, "--metric", "guess")
+    assert "'guess' is not one of 'exact_match', 'hamming', 'f1', 'jaccard', 'log_loss'." in told
+    assert "Value error" not in told

@@ -121,6 +121,9 @@ def test_what_does_not_fit_together_is_one_sentence(folder, model_file, tmp_path
     one = folder / "part0.csv"
     assert "say how many with --workers" in failure("fit", one, *labels, *target, "--memory", "1GB")
     assert "say how many with --workers" in failure("predict", model_file, one, "--memory", "1GB")
+    for memory in ("inf", "4XB", "4", "0GB", "-4GB", "1e9GB", "99MB"):
+        wanted = f"--memory must be a size such as 500MB or 4GB, and at least 100MB; got {memory!r}."
+        assert wanted in failure("fit", one, *labels, *target, "--workers", "1", f"--memory={memory}")
     both = ["--workers", "1", "--scheduler", "tcp://127.0.0.1:1"]
     assert "give one of them" in failure("fit", folder / "part*.csv", *labels, *target, *both)
     assert "give a folder with --output, not -" in failure("predict", model_file, folder / "part*.csv")

@@ -12,6 +12,17 @@ from mlrh.data import write
 from mlrh.experiments._methods import FAMILIES
 
 invoke = CliRunner().invoke
+PYTHON = (
+    "list[",
+    "<str",
+    "<bool",
+    "<path",
+    "<int",
+    "<float",
+    "INTEGER",
+    "FLOAT",
+    "<list",
+)  # of either release of typer
 
 
 @pytest.fixture
@@ -67,6 +78,30 @@ def test_an_error_is_one_sentence_that_names_what_is_wrong(songs, arguments, wor
 
 def test_the_help_lists_every_method():
     assert METHODS.split(", ") == list(FAMILIES)
+
+
+@pytest.mark.parametrize("command", [command.callback.__name__ for command in app.registered_commands])
+def test_the_help_speaks_of_files_and_columns_not_of_types_of_python(command):
+    text = invoke(app, [command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).stdout
+    options = [line for line in text.splitlines() if " --" in line and "--help" not in line]
+    assert options and not [line for line in options if any(word in line for word in PYTHON)]
+
+
+def test_the_options_of_fit_stand_in_panels_by_what_they_are_about():
+    text = invoke(app, ["fit", "--help"], env={"COLUMNS": "120", "TERM": "dumb"}).stdout
+    panels = ["Options", "What columns hold", "How the model is chosen", "How rows are answered"]
+    panels += ["Rows that were tagged by hand", "Several files"]
+    starts = [text.index(f"─ {panel} ─") for panel in panels]
+    assert starts == sorted(starts)
+    for option, place in {
+        "--output": 0,
+        "--text": 1,
+        "--time": 2,
+        "--refuse-below": 3,
+        "--like": 4,
+        "--memory": 5,
+    }.items():
+        assert f" {option} " in text[starts[place] : [*starts, None][place + 1]]
 
 
 def test_too_few_rows_for_the_folds_are_refused(tmp_path):

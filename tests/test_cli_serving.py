@@ -198,8 +198,8 @@ def test_a_taken_port_or_a_file_that_is_no_model_is_one_sentence(model_file, tmp
         assert f"Port {port} can't be used (Address already in use)" in failure("serve", model_file, "--port", port)
     assert "There is no model file" in failure("serve", tmp_path / "none.mlrh")
     assert "must have at least one character" in failure("serve", model_file, "--token", "")
-    assert "must be finite; got inf and 30" in failure("serve", model_file, "--max-size", "inf")
-    assert "must be finite; got 8 and inf" in failure("serve", model_file, "--timeout", "inf")
+    assert "Error: --max-size must be finite; got inf." in failure("serve", model_file, "--max-size", "inf")
+    assert "Error: --timeout must be finite; got inf." in failure("serve", model_file, "--timeout", "inf")
 
 
 def test_the_help_names_the_command_and_its_options():

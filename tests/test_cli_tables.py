@@ -224,7 +224,7 @@ def test_options_say_otherwise_than_what_is_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("--labels", "tags", "--text", "title", "--ignore", "title"), "named by two options, --text and --ignore"),
+        (("--labels", "tags", "--text", "title", "--ignore", "title"), "named by two options, --text and --ignore;"),
         (("--labels", "tags", "--text", "titel"), "has no column 'titel', which is named as text"),
         (("--labels", "tags,section", "--separator", ";"), "A separator is for one column of label sets"),
     ],

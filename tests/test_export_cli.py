@@ -148,6 +148,20 @@ def test_a_file_that_is_no_onnx_file_is_not_replaced(tmp_path, name):
     assert (tmp_path / name).read_text() == "my notes"
 
 
+def test_a_full_disk_is_told_with_the_path(model, tmp_path):
+    resource = pytest.importorskip("resource")
+    persistence.save(model, tmp_path / "things.mlrh")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as error:
+            call("export", tmp_path / "things.mlrh")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert error.value.filename == str(tmp_path / "things.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["things.mlrh"]
+
+
 def test_standard_output_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="can't be written to standard output; give its name with --output"):

@@ -290,9 +290,17 @@ def test_the_command_runs_the_sets_methods_and_seeds_that_are_asked_for(tmp_path
     [
         (["--sets", "roses"], "Unknown data set of the suite 'roses'; there are emotions, scene"),
         (["--methods", "guess"], "Unknown method of the suite 'guess'; there are MLRH (linear, cardinality)"),
+        (["--labels", "a"], "The sets of a suite say what their columns are; leave out --full"),
+        (["--unknown", ""], "The sets of a suite say what their columns are; leave out --full"),
         (["--seeds", "9"], "No set of the suite has folds of seed 9; there are seeds 0, 1, 2, 3, 4."),
     ],
 )
 def test_a_part_that_does_not_exist_is_an_error(option, words):
     error = CliRunner().invoke(app, ["compare", "--suite", "public", *option]).exception
     assert isinstance(error, ValueError) and str(error).startswith(words)
+
+
+@pytest.mark.parametrize("option", [["--sets", "emotions"], ["--seeds", "0"]])
+def test_a_part_of_a_suite_is_refused_beside_a_file(option):
+    error = CliRunner().invoke(app, ["compare", "things.csv", *option]).exception
+    assert isinstance(error, ValueError) and str(error).startswith("--sets and --seeds are parts of a suite")

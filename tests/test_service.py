@@ -370,7 +370,7 @@ def test_the_address_of_a_table_is_checked_too(ask):
     [
         (
             lambda table: table.assign(tempo=["1", "x", "2"]),
-            "Row 2: .*line 3: column 'tempo' must be a number; found 'x'",
+            r"^Row 2, line 3: column 'tempo' must be a number; found 'x'\.$",
         ),
         (lambda table: table.drop(columns="höhe"), "The request lacks 1 of the model's features: höhe"),
         (lambda table: table.iloc[:0], "has no rows"),

@@ -194,12 +194,58 @@ def test_words_that_are_mostly_dates_are_noted(tmp_path, suffix, other, words):
     assert told_of(path, columns={"when": "nominal"}) == []
 
 
+IDENTIFIERS = {
+    "a number twice": ("id", [7, *range(2, 41)], "is called an identifier and has another number in nearly every row"),
+    "a number missing": (
+        "id",
+        [None, *range(2, 41)],
+        "is called an identifier and has another number in nearly every row",
+    ),
+    "far apart": (
+        "song_id",
+        [700, *range(200, 980, 20)],
+        "is called an identifier and has another number in nearly every row",
+    ),
+    "an index": (
+        "Unnamed: 0",
+        [i * 7 % 40 for i in range(40)],
+        "is called an identifier and has another number in every row",
+    ),
+    "a word twice": ("order", ["A7", *(f"A{i}" for i in range(2, 41))], "has another value in nearly every row"),
+    "a word missing": ("order", [None, *(f"A{i}" for i in range(2, 41))], "has another value in nearly every row"),
+}
+
+
+@pytest.mark.parametrize("name, values, why", IDENTIFIERS.values(), ids=IDENTIFIERS)
+@pytest.mark.parametrize("suffix", TABLES)
+def test_what_nearly_every_row_has_its_own_of_is_kept_aside_and_told(tmp_path, suffix, name, values, why):
+    path = saved(tmp_path, suffix, {name: values, "a": [1.5, 2.5] * 20, "y": [0, 1] * 20})
+    assert told_of(path) == [f"column '{name}' {why}, so it is kept aside and no feature."]
+    data = quietly(path, ["y"])
+    assert data.feature_names == ("a",) and data.schema.kept == (name,)
+    kind = "nominal" if name == "order" else "number"
+    assert read(path, ["y"], columns={name: kind}).feature_names == (name, "a")
+
+
+@pytest.mark.parametrize("n_repeated", [4, 5])
+def test_words_are_kept_aside_where_nine_rows_of_ten_have_their_own(tmp_path, n_repeated):
+    words = [*(f"A{i}" for i in range(40 - n_repeated)), *["A0"] * n_repeated]
+    data = quietly(saved(tmp_path, "csv", {"order": words, "a": [1.5, 2.5] * 20, "y": [0, 1] * 20}), ["y"])
+    assert data.schema.kept == (("order",) if n_repeated == 4 else ())
+
+
+def test_words_that_are_kept_aside_are_noted_where_they_look_like_dates(tmp_path):
+    dates = [f"{i // 28 + 1}/{i % 28 + 1}/2024" for i in range(40)]
+    path = saved(tmp_path, "csv", {"when": dates, "a": [1.5, 2.5] * 20, "y": [0, 1] * 20})
+    what = "has another value in every row, so it is kept aside and no feature, though most look like dates"
+    assert told_of(path) == [f"column 'when' {what}; write them as 2024-03-31, or say --nominal or --ignore."]
+
+
 NUMBERED = {
-    "a duplicate": ("id", [7, *range(2, 41)]),
-    "a gap": ("id", [None, *range(2, 41)]),
     "a name run together": ("tweetid", [*range(100, 120), *range(122, 142)]),
-    "far apart, but called so": ("song_id", [700, *range(200, 980, 20)]),
-    "mixed up": ("Unnamed: 0", [i * 7 % 40 for i in range(40)]),
+    "mixed up": ("position", [i * 7 % 40 for i in range(40)]),
+    "a number twice": ("position", [7, *range(2, 41)]),
+    "a gap": ("position", [None, *range(2, 41)]),
 }
 
 

@@ -11,7 +11,7 @@ from mlrh._words import fixed, impossible_note
 from mlrh.experiments import _pages as pages
 from mlrh.experiments import compare, read_records, to_markdown
 from mlrh.experiments._methods import FAMILIES, MEANINGS
-from mlrh.experiments._protocol import QUICK_GRIDS, Profile
+from mlrh.experiments._protocol import PROFILES, QUICK_GRIDS, Profile
 from mlrh.experiments._report import Report, Section, Table, without_empty
 
 QUICK = Profile("quick", (0,), 3, 2, QUICK_GRIDS)
@@ -104,9 +104,20 @@ def test_a_note_says_where_c_is_at_an_end_of_its_grid_and_where_true_sets_are_im
     records = [record("LP-LR", fold, C=0.01 if fold else 1.0, impossible=0.39, exact_match=0.5) for fold in FOLDS]
     records += [record("BR-LR", fold, C=10.0 if fold < 2 else 1.0, impossible=0.05, exact_match=0.5) for fold in FOLDS]
     edge, impossible = pages.notes_on(records, QUICK)
-    assert edge == ("LP-LR chose C = 0.01, an end of its grid, on 4 of 5 folds; beyond it may be a better one.")
+    words = "C was chosen at an end of its grid by LP-LR (0.01 on 4 of 5 folds); beyond it may be a better one"
+    assert edge == f"{words}, which --full looks for."
     assert impossible.startswith("39% of the true sets are impossible to LP-LR, so that it can't be right there;")
     assert impossible_note(0.05, "x") == ""
+
+
+def test_all_methods_with_c_at_an_end_of_the_grid_are_in_one_note():
+    methods = {"MLRH-WTA (linear)": 10.0, "BR-LR": 10.0, "CorrLog": 1.0, "LP-LR": 0.01}
+    records = [record(method, fold, C=C, exact_match=0.5) for method, C in methods.items() for fold in FOLDS]
+    (note,) = pages.notes_on(records, QUICK)
+    of_all = "MLRH-WTA (linear) (10 on 5 of 5 folds), LP-LR (0.01 on 5 of 5 folds), BR-LR (10 on 5 of 5 folds)"
+    assert f"by {of_all}; beyond" in note
+    (whole,) = pages.notes_on([{**own, "settings": {"C": 100.0}} for own in records], PROFILES["full"])
+    assert whole.endswith("; beyond it may be a better one.")
 
 
 def test_every_method_has_a_meaning():

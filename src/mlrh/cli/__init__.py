@@ -30,7 +30,10 @@ def _print_version(wanted: bool):
 @app.callback()
 def _program(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, metavar="", help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Multilabel classification with logistic regression: exact, joint and fast."""
@@ -48,7 +51,7 @@ def run() -> int:
     except Exception as error:
         is_help = type(error).__name__ == "NoArgsIsHelpError"
         if hasattr(error, "format_message") and not is_help:  # a mistake in the arguments
-            return _fail(error.format_message())
+            return _fail(_of_arguments(error))
         if hasattr(error, "show"):
             error.show()
             return 2
@@ -60,6 +63,12 @@ def run() -> int:
         if isinstance(error, ValueError | ImportError):
             return _fail(str(error) or type(error).__name__)
         raise
+
+
+def _of_arguments(error):
+    """What typer says of an argument, as a sentence; later releases of it speak in the words of pydantic."""
+    text = error.format_message().replace("Value error, ", "").replace("Input should be", "it must be")
+    return text if text.endswith((".", "?")) else f"{text}."
 
 
 def _of_system(error):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlrh.cli._inputs import load_model, read_data, read_labelled_rows
+from mlrh.cli._inputs import OF_DECISIONS, load_model, read_data, read_labelled_rows
 
 # Parameters of `mlrh fit` whose values a model has.
 SETTINGS = {
@@ -27,6 +27,8 @@ DecidedOption = Annotated[
     str | None,
     typer.Option(
         "--decided",
+        metavar="FILE",
+        rich_help_panel=OF_DECISIONS,
         help="File of decisions about these rows, which `mlrh tag` wrote: they are the labels. Rows without a decision "
         "are left out.",
     ),
@@ -35,6 +37,8 @@ LikeOption = Annotated[
     Path | None,
     typer.Option(
         "--like",
+        metavar="MODEL",
+        rich_help_panel=OF_DECISIONS,
         help="With --decided: model file that has the columns and settings to use, such as the one that was tagged by.",
     ),
 ]
@@ -42,6 +46,8 @@ AlsoOption = Annotated[
     str | None,
     typer.Option(
         "--also",
+        metavar="FILE",
+        rich_help_panel=OF_DECISIONS,
         help="With --decided: file of labelled rows to fit to as well, such as the first ones. Where one column lists "
         "their labels, --labels names it.",
     ),

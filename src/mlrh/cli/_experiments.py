@@ -38,17 +38,21 @@ METHODS = (  # written out, so that --help needs none of what they are made of; 
     "mlrh-rbf, mlrh-rbf-observed, mlrh-linear, mlrh-linear-observed, br-svm, lp-svm, lp-lr, br-lr, cc-lr, lp-rf, "
     "ml-knn, iblr, iblr-plus, corrlog, ccnet, pcc-lr"
 )
-Full = Annotated[bool, typer.Option("--full", help="Whole grids, 5 inner folds and five outer seeds.")]
+Full = Annotated[bool, typer.Option("--full", metavar="", help="Whole grids, 5 inner folds and five outer seeds.")]
 
 
 def reproduce(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for records and report.")] = Path(
-        "reproduction"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for records and report.")
+    ] = Path("reproduction"),
     full: Full = False,
     data: Annotated[
         list[str] | None,
-        typer.Option("--data", help="Data set of the catalogue, or digits; may be repeated. Default: scene, emotions."),
+        typer.Option(
+            "--data",
+            metavar="NAME",
+            help="Data set of the catalogue, or digits; may be repeated. Default: scene, emotions.",
+        ),
     ] = None,
     data_dir: DataDirOption = None,
     jobs: JobsOption = None,
@@ -77,18 +81,23 @@ def compare(
     file: Annotated[
         str | None,
         typer.Argument(
-            help="Data file (ARFF, LIBSVM, CSV, JSON lines, Parquet; also .gz) or a name of `mlrh datasets`."
+            metavar="FILE",
+            help="Data file (ARFF, LIBSVM, CSV, JSON lines, Parquet; also .gz) or a name of `mlrh datasets`.",
         ),
     ] = None,
     suite: Annotated[
-        str | None, typer.Option("--suite", help="Instead of a file: public, the comparison on ten public sets.")
+        str | None,
+        typer.Option("--suite", metavar="NAME", help="Instead of a file: public, the comparison on ten public sets."),
     ] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--sets", help="With --suite: only this set; may be repeated. Default: all.")
+        list[str] | None,
+        typer.Option("--sets", metavar="NAME", help="With --suite: only this set; may be repeated. Default: all."),
     ] = None,
     seeds: Annotated[
         list[int] | None,
-        typer.Option("--seeds", help="With --suite: only the folds of this seed; may be repeated. Default: all."),
+        typer.Option(
+            "--seeds", metavar="N", help="With --suite: only the folds of this seed; may be repeated. Default: all."
+        ),
     ] = None,
     labels: LabelsOption = None,
     separator: SeparatorOption = None,
@@ -105,12 +114,18 @@ def compare(
         typer.Option(
             "--method",
             "--methods",
+            metavar="NAME",
             help=f"One of {METHODS}; with --suite, a method of its page. Repeatable. Default: all.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder for records and report; default: the stem or suite + -comparison."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Folder for records and report; default: the stem or suite + -comparison.",
+        ),
     ] = None,
     full: Full = False,
     data_dir: DataDirOption = None,
@@ -132,11 +147,15 @@ def compare(
 
     if (file is None) == (suite is None):
         raise ValueError("Name a data file, or --suite public for the comparison on public sets.")
+    kinds = column_kinds(id=id, text=text, date=date, nominal=nominal, number=number, ignored=ignore)
+    if suite is None and (sets or seeds):
+        raise ValueError("--sets and --seeds are parts of a suite; leave them out, or name --suite public alone.")
+    if suite is not None and (labels or kinds or full or any(own is not None for own in (separator, unknown, format))):
+        raise ValueError("The sets of a suite say what their columns are; leave out --full and the options on columns.")
     if suite is not None:
         _compare_suite(suite, sets, method, seeds, output, data_dir, jobs)
         return
     families = _families(method)
-    kinds = column_kinds(id=id, text=text, date=date, nominal=nominal, number=number, ignored=ignore)
     written = {"separator": separator, "unknown": unknown}
     name, table = _named_data(file, labels, format, data_dir, columns=kinds, **written)
     dataset = Dataset(name, expanded(table))

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -10,6 +11,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 Format = Literal["arff", "libsvm", "csv", "jsonl", "parquet"]
+# Panels of --help: what options are about.
+OF_COLUMNS = "What columns hold"
+OF_CHOICE = "How the model is chosen"
+OF_ANSWERS = "How rows are answered"
+OF_DECISIONS = "Rows that were tagged by hand"
+OF_MANY = "Several files"
+
 FORMAT_HELP = "Format of the data file; default: found out by its content and suffix."
 FormatOption = Annotated[Format | None, typer.Option("--format", help=FORMAT_HELP)]
 DATA_HELP = "Data file (ARFF, LIBSVM, CSV, JSON lines, Parquet; also .gz), or - for standard input."
@@ -18,6 +26,7 @@ LabelsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--labels",
+        metavar="NAMES",
         help="Label columns, separated by commas; or a MULAN .xml file, or a .txt file with one name per line. May "
         "be repeated. A name with commas, or spaces at its ends, needs double quotes. ARFF and LIBSVM files can say "
         "it themselves. One column may list the labels of each row: see --separator.",
@@ -27,20 +36,29 @@ SeparatorOption = Annotated[
     str | None,
     typer.Option(
         "--separator",
+        metavar="TEXT",
+        rich_help_panel=OF_COLUMNS,
         help="What separates the labels in the one column of --labels, such as ';'. Found out where it is plain.",
     ),
 ]
 UnknownOption = Annotated[
     str | None,
-    typer.Option("--unknown", help='Text of labels nobody looked at, such as "" or "?". Default: all are known.'),
-]
-IgnoreOption = Annotated[
-    list[str] | None, typer.Option("--ignore", help="Column that is not looked at, whatever it holds. May be repeated.")
+    typer.Option(
+        "--unknown",
+        metavar="TEXT",
+        rich_help_panel=OF_COLUMNS,
+        help='Text of labels nobody looked at, such as "" or "?". Default: all are known.',
+    ),
 ]
 
 
-def _of_kind(name, what):
-    return Annotated[list[str] | None, typer.Option(name, help=f"{what} May be repeated. Default: found out.")]
+def _of_kind(name, what, default=" Default: found out."):
+    about: dict[str, Any] = {
+        "metavar": "COLUMN",
+        "rich_help_panel": OF_COLUMNS,
+        "help": f"{what} May be repeated.{default}",
+    }
+    return Annotated[list[str] | None, typer.Option(name, **about)]
 
 
 IdOption = _of_kind("--id", "Column that identifies rows: no feature, but carried to the predictions.")
@@ -48,18 +66,26 @@ TextOption = _of_kind("--text", "Column of text, which counts by its words and l
 DateOption = _of_kind("--date", "Column of dates, which count as days and by parts of the calendar.")
 NominalOption = _of_kind("--nominal", "Column of words or numbers to tell apart, such as postal codes.")
 NumberOption = _of_kind("--number", "Column of numbers that measure something.")
+IgnoreOption = _of_kind("--ignore", "Column that is not looked at, whatever it holds.", default="")
 DataDirOption = Annotated[
-    Path | None, typer.Option("--data-dir", help="Folder with the public data sets; default: the variable MLRH_DATA.")
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="FOLDER",
+        help="Folder with the public data sets; default: the variable MLRH_DATA.",
+    ),
 ]
 GroupsOption = Annotated[
     Path | None,
     typer.Option(
         "--groups",
+        metavar="FILE",
+        rich_help_panel=OF_CHOICE,
         help='JSON file of groups of labels with limits: [{"labels": ["red", "blue"], "least": 1, "most": 1}, ...]. '
         "Labels in no group are free.",
     ),
 ]
-JobsOption = Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; default: all cores.")]
+JobsOption = Annotated[int | None, typer.Option("--jobs", min=1, metavar="N", help="Processes; default: all cores.")]
 XML = re.compile(r"\.xml(\.gz)?$", re.IGNORECASE)
 QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 NAME = re.compile(rf"\s*(?:{QUOTED.pattern}|(?!\")([^,]*?))\s*(,|\Z)", re.DOTALL)
@@ -72,6 +98,13 @@ def read_data(file: Any, labels: Any, format: str | None, schema: Any = None, **
     if file == "-" and sys.stdin is None:
         raise ValueError("Standard input is closed; give the name of a file, or pipe the data in.")
     return read(sys.stdin.buffer if file == "-" else file, labels, format=format, schema=schema, **options)
+
+
+def check_finite(**options: float) -> None:
+    """Raise a ValueError where the number of an option is infinite or NaN, which some releases of typer let pass."""
+    for name, value in options.items():
+        if not math.isfinite(value):
+            raise ValueError(f"--{name.replace('_', '-')} must be finite; got {value:g}.")
 
 
 def is_public(file: str) -> bool:
@@ -102,10 +135,14 @@ def column_kinds(**names: list[str] | None) -> dict[str, str]:
     for kind, own in names.items():
         for name in own or ():
             if kinds.setdefault(name, kind) != kind:
-                raise ValueError(
-                    f"Column {name!r} is named by two options, --{kinds[name]} and --{kind}; name it once."
-                )
+                both = f"{option_of(kinds[name])} and {option_of(kind)}"
+                raise ValueError(f"Column {name!r} is named by two options, {both}; name it once.")
     return kinds
+
+
+def option_of(kind: str) -> str:
+    """The option that says of a column that it is of a kind."""
+    return "--ignore" if kind == "ignored" else f"--{kind}"
 
 
 def read_with_cells(file: str, format: str | None, schema: Any) -> Any:

@@ -28,6 +28,8 @@ from mlrh.cli._decided import (
 from mlrh.cli._inputs import (
     DATA_HELP,
     FORMAT_HELP,
+    OF_ANSWERS,
+    OF_CHOICE,
     TRAINING_HELP,
     DataDirOption,
     DateOption,
@@ -43,11 +45,13 @@ from mlrh.cli._inputs import (
     SeparatorOption,
     TextOption,
     UnknownOption,
+    check_finite,
     chosen_labels,
     column_kinds,
     complete_rows,
     load_model,
     names_of,
+    option_of,
     read_data,
     read_groups,
     read_labelled_rows,
@@ -68,7 +72,8 @@ def fit(
     context: typer.Context,
     file: Annotated[str, typer.Argument(metavar="FILE", help=TRAINING_HELP)],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Model file; default: the data file's stem + .mlrh.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Model file; default: the data file's stem + .mlrh."),
     ] = None,
     labels: LabelsOption = None,
     separator: SeparatorOption = None,
@@ -85,56 +90,94 @@ def fit(
         Literal["auto", "cardinality", "observed", "open"],
         typer.Option(
             "--label-space",
+            rich_help_panel=OF_CHOICE,
             help="All sets of the sizes that the rows show, only the sets they show, or all with a bias for these.",
         ),
     ] = "auto",
     groups: GroupsOption = None,
     scores: Annotated[
         Literal["auto", "linear", "rbf", "boosted"],
-        typer.Option("--scores", "--kernel", help="Linear scores, an RBF kernel or boosted trees."),
+        typer.Option(
+            "--scores", "--kernel", rich_help_panel=OF_CHOICE, help="Linear scores, an RBF kernel or boosted trees."
+        ),
     ] = "auto",
     metric: Annotated[
         Literal["exact_match", "hamming", "f1", "jaccard", "log_loss"],
         typer.Option(
             "--metric",
             "--decision",
+            rich_help_panel=OF_CHOICE,
             help="What predictions are to do best: whole sets, single labels, F1, Jaccard; or their probability.",
         ),
     ] = "exact_match",
     seconds: Annotated[
-        float, typer.Option("--time", min=0.1, help="Seconds for the choice; fits that have begun are finished.")
+        float,
+        typer.Option(
+            "--time",
+            min=0.1,
+            metavar="SECONDS",
+            rich_help_panel=OF_CHOICE,
+            help="Time for the choice; fits that have begun are finished.",
+        ),
     ] = 60.0,
     quality: Annotated[
-        Literal["best", "fast"], typer.Option("--quality", help="All candidates and a pool of them, or a few only.")
+        Literal["best", "fast"],
+        typer.Option("--quality", rich_help_panel=OF_CHOICE, help="All candidates and a pool of them, or a few only."),
     ] = "best",
     folds: Annotated[
-        int | None, typer.Option("--folds", min=2, help="Folds of the cross validation; default: 5, fast: 3.")
+        int | None,
+        typer.Option(
+            "--folds",
+            min=2,
+            metavar="N",
+            rich_help_panel=OF_CHOICE,
+            help="Folds of the cross validation; default: 5, fast: 3.",
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the folds.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option("--seed", min=0, max=2**32 - 1, metavar="N", rich_help_panel=OF_CHOICE, help="Seed of the folds."),
+    ] = 0,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Correct all probabilities by a temperature that held-out rows ask for.")
+        bool,
+        typer.Option(
+            "--calibrate",
+            metavar="",
+            rich_help_panel=OF_ANSWERS,
+            help="Correct all probabilities by a temperature that held-out rows ask for.",
+        ),
     ] = False,
     thresholds: Annotated[
         Thresholds | None,
         typer.Option(
-            "--thresholds", help="Answer with the labels above thresholds that are tuned for this, not by --metric."
+            "--thresholds",
+            rich_help_panel=OF_ANSWERS,
+            help="Answer with the labels above thresholds that are tuned for this, not by --metric.",
         ),
     ] = None,
     refuse_below: Annotated[
         float,
         typer.Option(
-            "--refuse-below", min=0.0, max=1.0, help="Don't answer rows whose set is less probable than this."
+            "--refuse-below",
+            min=0.0,
+            max=1.0,
+            metavar="P",
+            rich_help_panel=OF_ANSWERS,
+            help="Don't answer rows whose set is less probable than this.",
         ),
     ] = 0.0,
     jobs: JobsOption = None,
-    scheduler: SchedulerOption = None,
-    workers: WorkersOption = None,
-    memory: MemoryOption = None,
     decided: DecidedOption = None,
     like: LikeOption = None,
     also: AlsoOption = None,
+    scheduler: SchedulerOption = None,
+    workers: WorkersOption = None,
+    memory: MemoryOption = None,
 ) -> None:
-    """Fit a model to a data file, or to all files that a quoted pattern matches, and save it.
+    """Fit a model to a table, and save it.
+
+    Tables (CSV, JSON lines, Parquet) may hold text, dates and identifiers: what a column was taken for is told, and
+    --text, --date, --nominal, --number, --id and --ignore say otherwise.
 
     Scores (linear, RBF kernel, boosted trees where XGBoost is installed), their settings and the label space are chosen
     by cross validation, and pooled where that helps. Ctrl-C ends the search with the best so far. With --groups the
@@ -143,15 +186,13 @@ def fit(
 
     --calibrate, --thresholds and --refuse-below are part of the model, and hold for predict, evaluate, tag and serve.
 
-    Several files need not fit into memory. They are gone through in this process, or by the workers of a Dask cluster,
-    which must be able to read them. Settings are chosen on a sample of the rows, for linear scores. Files with text,
-    dates, label sets or unknown labels are read into memory as one table, whose columns are what the first file shows.
-
     With --decided the labels are what a person decided on the page of `mlrh tag`. --labels and --separator are then
     about a column of label sets in the file --also.
 
-    Tables (CSV, JSON lines, Parquet) may hold text, dates and identifiers: what a column was taken for is told, and
-    --text, --date, --nominal, --number, --id and --ignore say otherwise.
+    FILE may be a quoted pattern that matches several files. These need not fit into memory: they are gone through in
+    this process, or by the workers of a Dask cluster, which must be able to read them. Settings are chosen on a sample
+    of the rows, for linear scores. Files with text, dates, label sets or unknown labels are read into memory as one
+    table, whose columns are what the first file shows.
 
     Example: `mlrh fit songs.csv --labels happy,sad,calm --output songs.mlrh`
 
@@ -162,6 +203,7 @@ def fit(
     Example: `mlrh fit new.csv --decided confirmed.csv --also songs.csv`
     """
     console = _output.words_console()
+    check_finite(time=seconds, refuse_below=refuse_below)
     chosen = chosen_labels(labels)
     _parts.check_memory(workers, memory)
     files = _parts.files_of(file)
@@ -232,7 +274,7 @@ def _compare_command(file, labels, kinds, **options):
     """The command that compares methods on the same table; options are those that both commands have."""
     given = [("--labels", own) for own in labels or ()]
     given += [(f"--{name.replace('_', '-')}", str(own)) for name, own in options.items() if own is not None]
-    given += [("--ignore" if kind == "ignored" else f"--{kind}", name) for name, kind in kinds.items()]
+    given += [(option_of(kind), name) for name, kind in kinds.items()]
     command = ["mlrh", "compare", "FILE" if file == "-" else file]
     return shlex.join([*command, *(part for option in given for part in option)])
 
@@ -331,6 +373,7 @@ def predict(
         typer.Option(
             "--output",
             "-o",
+            metavar="FILE",
             help="File to write; its suffix says the format. - is standard output. For several files, a folder.",
         ),
     ] = "-",
@@ -339,7 +382,7 @@ def predict(
         _output.Target | None, typer.Option("--to", help="Format to write; default: by the suffix, else csv.")
     ] = None,
     marginals: Annotated[
-        bool, typer.Option("--marginals", help="Also the probability of each label, in columns P(name).")
+        bool, typer.Option("--marginals", metavar="", help="Also the probability of each label, in columns P(name).")
     ] = False,
     top: Annotated[
         int | None,
@@ -347,14 +390,20 @@ def predict(
             "--top",
             min=1,
             max=MAX_TOP,
+            metavar="N",
             help="The N most probable label sets of each row, in N lines with a column rank.",
         ),
     ] = None,
     id: Annotated[
-        list[str] | None, typer.Option("--id", help="Column to carry to the predictions, beside the model's own.")
+        list[str] | None,
+        typer.Option(
+            "--id",
+            metavar="COLUMN",
+            help="Column to carry to the predictions, beside the model's own. May be repeated.",
+        ),
     ] = None,
     append: Annotated[
-        bool, typer.Option("--append", help="All columns of the file, with the predictions after them.")
+        bool, typer.Option("--append", metavar="", help="All columns of the file, with the predictions after them.")
     ] = False,
     scheduler: SchedulerOption = None,
     workers: WorkersOption = None,
@@ -362,15 +411,17 @@ def predict(
 ) -> None:
     r"""Predict label sets for new rows.
 
-    Columns: row (from 1), those that identify rows, labels, probability that this label set is right. Of a model with
-    --refuse-below also answered, 0 where there are no labels because the set would be less probable than that. With
-    --append the file's own columns take the place of row. In CSV, labels are separated by ; and a ; or \ within a name
-    has a \ before it, and a name that a spreadsheet would run, such as =1+1, a ' (numbers stay as they are); in jsonl
-    and parquet they are a list. Label columns that the file may have are ignored,
-    and so are columns that the model doesn't know, whatever they hold. Values of nominal columns that it doesn't know
-    count as missing, and are noted. With --top the sets are the most probable ones, whatever the decision, also of rows
-    that aren't answered.
-    An existing file is replaced only if it holds predictions.
+    What is written has the columns row (from 1), those that identify rows, labels, and probability, that of this label
+    set being right. With --append the file's own columns take the place of row. A model with --refuse-below adds
+    answered, 0 where there are no labels because the set would be less probable than that. With --top the sets are the
+    most probable ones, whatever the decision, also of rows that aren't answered.
+
+    Label columns of the file are ignored, and so are columns that the model doesn't know, whatever they hold. Values of
+    nominal columns that it doesn't know count as missing, and are noted.
+
+    Labels are a list in jsonl and parquet. In CSV ; separates them; a ; or \ within a name has a \ before it, and a
+    name that a spreadsheet would run, such as =1+1, a ' (numbers stay as they are). An existing file is replaced only
+    if it holds predictions.
 
     For a quoted pattern, each file that it matches is answered in a file of the same stem in the folder --output.
     Answers that are newer than the model and the rows are left as they are, so that the same command goes on where it
@@ -442,6 +493,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             "--labels",
+            metavar="NAMES",
             help="Label columns if they have other names than in training, in the order of training; separated by "
             "commas (a name that holds one: in double quotes), or a .txt file with one name per line. Or the one "
             "column that lists the labels of each row.",
@@ -450,7 +502,9 @@ def evaluate(
     separator: SeparatorOption = None,
     unknown: UnknownOption = None,
     format: FormatOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", metavar="", help="Print one JSON object instead of a table.")
+    ] = False,
 ) -> None:
     """Measure a model on rows whose labels are known, and that it wasn't fitted to.
 
@@ -581,6 +635,7 @@ def tag(
         typer.Option(
             "--output",
             "-o",
+            metavar="FILE",
             help="CSV file of what was decided; default: beside the data file, its stem + -confirmed.csv.",
         ),
     ] = None,
@@ -589,26 +644,43 @@ def tag(
         str | None,
         typer.Option(
             "--show",
+            metavar="COLUMNS",
             help="Columns to show with each row, separated by commas; default: all but labels and numbers of the "
             "model. In these, addresses of images (https) are loaded and shown, too.",
         ),
     ] = None,
     images: Annotated[
-        Path | None, typer.Option("--images", help="Folder of the images whose paths cells hold; none outside is read.")
+        Path | None,
+        typer.Option(
+            "--images", metavar="FOLDER", help="Folder of the images whose paths cells hold; none outside is read."
+        ),
     ] = None,
     also: Annotated[
         str | None,
-        typer.Option("--also", help="File of labelled rows to retrain with, too, such as the first ones."),
+        typer.Option(
+            "--also", metavar="FILE", help="File of labelled rows to retrain with, too, such as the first ones."
+        ),
     ] = None,
     unknown: Annotated[
         str | None,
-        typer.Option("--unknown", help="Text of labels nobody looked at in the file --also. Default: all are known."),
+        typer.Option(
+            "--unknown",
+            metavar="TEXT",
+            help="Text of labels nobody looked at in the file --also. Default: all are known.",
+        ),
     ] = None,
     retrained: Annotated[
-        str | None, typer.Option("--retrained", help="Model file of the key r; default: the output's stem + .mlrh.")
+        str | None,
+        typer.Option(
+            "--retrained", metavar="FILE", help="Model file of the key r; default: the output's stem + .mlrh."
+        ),
     ] = None,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page; 0 is any free one.")] = 0,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, metavar="N", help="Port of the page; 0 is any free one.")
+    ] = 0,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", metavar="", help="Open the page in the browser.")
+    ] = True,
 ) -> None:
     """Go through rows on a page: confirm or reject labels and see the others move.
 
@@ -674,10 +746,12 @@ def export(
         Path, typer.Argument(metavar="MODEL", help="Model file that `mlrh fit` or `mlrh.persistence.save` saved.")
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="ONNX file; default: the model file's stem + .onnx.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="ONNX file; default: the model file's stem + .onnx."),
     ] = None,
     float32: Annotated[
-        bool, typer.Option("--float32", help="Take features and give probabilities in float32, not float64.")
+        bool,
+        typer.Option("--float32", metavar="", help="Take features and give probabilities in float32, not float64."),
     ] = False,
 ) -> None:
     """Write a model as an ONNX file, which runs without Python.
@@ -693,7 +767,7 @@ def export(
         raise ValueError("An ONNX file can't be written to standard output; give its name with --output.")
     target = output or model_file.with_suffix(".onnx")
     _output.check_output(str(target), [str(model_file)])
-    from mlrh._files import replacing
+    from mlrh._files import naming, replacing
     from mlrh.export import is_onnx, to_onnx
     from mlrh.persistence import load
 
@@ -701,6 +775,6 @@ def export(
         raise ValueError(f"{target} exists and is not an ONNX file; remove it or choose another name with --output.")
     with _output.warnings_as_notes(console):
         exported = to_onnx(load(model_file), dtype="float32" if float32 else "float64")
-    with replacing(target) as (file,):
+    with naming(target), replacing(target) as (file,):
         file.write(exported.SerializeToString())
     _output.say(console, f"Written: {target}")

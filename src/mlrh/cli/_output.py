@@ -14,7 +14,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -147,8 +147,9 @@ def quiet_if_closed() -> Iterator[Any]:
     """Gives standard output; a block that prints to a pipe whose reader has gone (`| head`) ends quietly."""
     out = standard_output()
     try:
-        yield out
-        out.flush()
+        with _buffered(out) as buffered, redirect_stdout(buffered):
+            yield buffered
+            buffered.flush()
     except OSError as error:
         # Python flushes once more at exit, and would complain there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
@@ -161,6 +162,24 @@ def standard_output() -> Any:
     if sys.stdout is None:
         raise ValueError("Standard output is closed; open it, or give a file with --output where there is one.")
     return sys.stdout
+
+
+@contextmanager
+def _buffered(out):
+    """The stream, with a buffer where it has none.
+
+    With PYTHONUNBUFFERED, as in most containers, standard output loses without a word what the system doesn't take at
+    once, on a disk that gets full say.
+    """
+    if not isinstance(getattr(out, "buffer", None), io.RawIOBase):
+        yield out
+        return
+    buffered = open(out.fileno(), "w", encoding=out.encoding, errors=out.errors, closefd=False)  # noqa: SIM115
+    try:
+        yield buffered
+    finally:
+        with suppress(OSError):  # after a write that failed, closing tries it again
+            buffered.close()
 
 
 def _csv_texts(chunks, columns, kept):

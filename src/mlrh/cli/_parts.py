@@ -4,6 +4,7 @@ import glob
 import json
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,18 +14,42 @@ from typing import Annotated, Any
 
 import typer
 
+from mlrh.cli._inputs import OF_MANY
+
 SAMPLE_FILES = 5  # evenly spaced, that settings are chosen on: reading all would take as long as a fit
 SAMPLE_ROWS = 5000  # of these files together: enough to tell settings apart, few enough to try many
+SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kmgt]i?b)", re.IGNORECASE)  # of memory; Dask takes it so, too
+UNITS = {f"{prefix}{i}B": base**n for n, prefix in enumerate("KMGT", 1) for i, base in (("", 1000), ("I", 1024))}
+LEAST_MEMORY = 1e8  # bytes; a worker that has no rows yet takes more
 OPTIONS_FILE = ".mlrh-predict.json"  # hidden, so that neither `answers/*` nor readers of whole folders take it for rows
 
 SchedulerOption = Annotated[
-    str | None, typer.Option("--scheduler", help="Address of a Dask scheduler, such as tcp://10.0.0.1:8786.")
+    str | None,
+    typer.Option(
+        "--scheduler",
+        metavar="ADDRESS",
+        rich_help_panel=OF_MANY,
+        help="Address of a Dask scheduler, such as tcp://10.0.0.1:8786.",
+    ),
 ]
 WorkersOption = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Start so many Dask workers on this machine, for this command.")
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        metavar="N",
+        rich_help_panel=OF_MANY,
+        help="Start so many Dask workers on this machine, for this command.",
+    ),
 ]
 MemoryOption = Annotated[
-    str | None, typer.Option("--memory", help="Memory of each of the --workers, such as 4GB; default: a fair share.")
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        rich_help_panel=OF_MANY,
+        help="Memory of each of the --workers, such as 4GB; default: a fair share.",
+    ),
 ]
 
 
@@ -44,9 +69,14 @@ def is_pattern(file: str) -> bool:
 
 
 def check_memory(workers: int | None, memory: str | None) -> None:
-    """Raise a ValueError where the memory would be that of no worker."""
-    if memory is not None and workers is None:
+    """Raise a ValueError where the memory would be that of no worker, or is no size that one can start with."""
+    if memory is None:
+        return
+    if workers is None:
         raise ValueError("--memory is that of each of the workers; say how many with --workers.")
+    size = SIZE.fullmatch(memory.strip())
+    if size is None or float(size[1]) * UNITS[size[2].upper()] < LEAST_MEMORY:
+        raise ValueError(f"--memory must be a size such as 500MB or 4GB, and at least 100MB; got {memory!r}.")
 
 
 @contextmanager

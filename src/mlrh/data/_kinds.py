@@ -19,7 +19,6 @@ from mlrh.data._columns import (
     Numbers,
     Texts,
     described,
-    identifies,
     indicators,
     label_columns,
 )
@@ -33,12 +32,12 @@ IDENTIFIER_ROWS = 21  # fewer rows may have different values by chance
 TEXT_VALUES = 21
 TEXT_SHARE = 0.2  # of the rows with a value, that have another one; titles repeat, but hardly five times each
 TEXT_WORDS = 2.0  # of a cell, in the mean
-NEARLY = 0.9  # of the rows have a number of their own, and of the numbers from the first to the last there is a row
+NEARLY = 0.9  # of the rows have a value of their own: some orders come twice, some rows lack a number
 LOOKED_AT = 1000  # different words of a column by which it is noted that they look like dates
 SLASHED = re.compile(r"[0-9]{1,2}/[0-9]{1,2}/(?:[0-9]{2}|[0-9]{4})(?:[ T].*)?", re.DOTALL)
 LINK = re.compile(r"[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
-# id, song_id, song id, songId, ID; but not paid or valid.
-NAMED_ID = re.compile(r"(?:.*[\W_])?(?:id|Id|ID|uuid|UUID|guid|GUID)|.*[a-z](?:Id|ID)", re.DOTALL)
+# id, song_id, song id, songId, ID, and what pandas calls an index without a name; but not paid or valid.
+NAMED_ID = re.compile(r"(?:.*[\W_])?(?:id|Id|ID|uuid|UUID|guid|GUID)|.*[a-z](?:Id|ID)|Unnamed: [0-9]+", re.DOTALL)
 
 
 class Table(Protocol):
@@ -110,7 +109,8 @@ def data_set(table: Table, choice: LabelChoice, plan: Plan) -> MultilabelData:
             is_training = bool(label_names) or plan.find_ids
             if why and is_training:
                 kept[name] = table.kept(column)
-                tell(source, f"column {shown(name)} {why}, so it is kept aside and no feature")
+                though = _dates_among(encoder)
+                tell(source, f"column {shown(name)} {why}, so it is kept aside and no feature{though}")
                 continue
             if is_training:
                 _tell_kind(values, encoder, name, source)
@@ -147,16 +147,17 @@ class _Columns:
 
 def _found(name, values, encoder):
     """Values and encoder of a column of which nobody said what it is; and why it is an identifier, or ""."""
-    if isinstance(encoder, Numbers) and is_number_of_row(name, values):
-        return values, encoder, "is called an identifier and has another number in every row"
+    if isinstance(encoder, Numbers):
+        how_many = _rows_of_their_own(values) if NAMED_ID.fullmatch(name) and _are_whole(values) else ""
+        return values, encoder, f"is called an identifier and has another number in {how_many}" if how_many else ""
     if type(encoder) is not Nominal:
         return values, encoder, ""
     kind = kind_of_words(encoder.values, int(np.count_nonzero(~np.isnan(values)))) if encoder.found else "nominal"
     if kind == "link":
         return values, encoder, "holds links"
     values, encoder = of_words(values, encoder, kind)
-    is_identifier = identifies(encoder, values[:, None], 0, IDENTIFIER_ROWS)
-    return values, encoder, "has another value in every row" if is_identifier else ""
+    how_many = _rows_of_their_own(values) if type(encoder) is Nominal else ""
+    return values, encoder, f"has another value in {how_many}" if how_many else ""
 
 
 def _tell_kind(values, encoder, name, source):
@@ -165,22 +166,23 @@ def _tell_kind(values, encoder, name, source):
         tell(source, f"column {shown(name)} is text, and counts by its words and letters")
     elif isinstance(encoder, Dates):
         tell(source, f"column {shown(name)} holds dates, and counts as days and by parts of the calendar")
-    elif isinstance(encoder, Numbers) and _looks_like_number_of_row(name, values):
+    elif isinstance(encoder, Numbers) and _follow_each_other(values):
         what = "is a number as a feature, though nearly every row has its own"
         tell(source, f"column {shown(name)} {what}; --id keeps it aside, --number keeps it")
-    elif isinstance(encoder, Nominal) and encoder.found:
-        _tell_dates(encoder.values[:LOOKED_AT], name, source)
+    elif though := _dates_among(encoder):
+        tell(source, f"column {shown(name)} counts as words{though}")
 
 
-def _tell_dates(words, name, source):
-    """Tell where most words are dates, or look like dates of which nobody knows what is the month."""
+def _dates_among(encoder):
+    """What is to be said where most words are dates, or look like dates of which nobody knows what is the month."""
+    if not isinstance(encoder, Nominal) or not encoder.found:
+        return ""
+    words = encoder.values[:LOOKED_AT]
     if 2 * sum(map(_is_date, words)) > len(words):
-        what = "though most of them are dates; --date says that all must be, --nominal that they are words"
-    elif 2 * sum(bool(SLASHED.fullmatch(word.strip())) for word in words) > len(words):
-        what = "though most look like dates; write them as 2024-03-31, or say --nominal or --ignore"
-    else:
-        return
-    tell(source, f"column {shown(name)} counts as words, {what}")
+        return ", though most of them are dates; --date says that all must be, --nominal that they are words"
+    if 2 * sum(bool(SLASHED.fullmatch(word.strip())) for word in words) > len(words):
+        return ", though most look like dates; write them as 2024-03-31, or say --nominal or --ignore"
+    return ""
 
 
 def tell(source: Source, what: str) -> None:
@@ -249,23 +251,28 @@ def of_words(codes: np.ndarray, nominal: Nominal, kind: str) -> tuple[np.ndarray
     return codes, nominal
 
 
-def is_number_of_row(name: str, values: np.ndarray) -> bool:
-    """Whether a column of numbers is called an identifier, and is one: whole numbers that all differ."""
-    if len(values) < IDENTIFIER_ROWS or not NAMED_ID.fullmatch(name):
-        return False
-    is_whole = bool((values == np.floor(values)).all())  # NaN is unequal to itself
-    return is_whole and len(np.unique(values)) == len(values)
+def _rows_of_their_own(values):
+    """How many of the rows have a value that no other has, "every row" or "nearly every row"; "" where they are fewer.
+
+    Of such a column nothing can be learned but the rows themselves.
+    """
+    n_rows, n_values = len(values), len(np.unique(values[~np.isnan(values)]))
+    if n_rows < IDENTIFIER_ROWS or n_values < NEARLY * n_rows:
+        return ""
+    return "every row" if n_values == n_rows else "nearly every row"
 
 
-def _looks_like_number_of_row(name, values):
-    """Whether whole numbers nearly all differ, and nearly follow each other or are called an identifier."""
+def _are_whole(values):
     present = values[~np.isnan(values)]
-    if len(values) < IDENTIFIER_ROWS or not (present == np.floor(present)).all():  # as most; not sorted, then
+    return bool((present == np.floor(present)).all())
+
+
+def _follow_each_other(values):
+    """Whether whole numbers nearly all differ, and have nearly no gaps, whatever their order."""
+    if not _are_whole(values) or not _rows_of_their_own(values):  # most aren't whole, and need no sorting then
         return False
-    distinct = np.unique(present)
-    if len(distinct) < NEARLY * len(values):
-        return False
-    return bool(len(distinct) >= NEARLY * (distinct[-1] - distinct[0] + 1)) or NAMED_ID.fullmatch(name) is not None
+    first, last = np.nanmin(values), np.nanmax(values)
+    return bool(np.count_nonzero(~np.isnan(values)) >= NEARLY * (last - first + 1))
 
 
 def schema_kinds(schema: Schema) -> dict[str, str]:

@@ -139,8 +139,9 @@ def read(
         - text, where it has at least 21 different values, more than a fifth of the rows, of two words or more on
           average,
         - dates, where all values are dates: 2024-03-31, 2024/3/31 or 31.3.2024, also with a time,
-        - identifiers, where all values differ and there are more than 20 rows, or where all are links. Whole numbers
-          that all differ are identifiers, too, in a column called id, song_id or the like. Without labels nothing is.
+        - identifiers, where nine rows of ten have their own value and there are more than 20 rows, or where all are
+          links. Whole numbers of which nine rows of ten have their own are identifiers, too, in a column called id,
+          song_id or the like. Without labels nothing is.
 
         In ARFF a column of words that all differ is dropped with a warning (of declared words: in 20 rows or more), and
         so is the index of a pandas table. Labels that the XML file nests have their parents in `parents`.

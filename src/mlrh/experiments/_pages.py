@@ -237,18 +237,24 @@ def _fold_duels(methods, order, measure, sign):
 def notes_on(records, profile) -> Iterator[str]:
     """Sentences on what a reader should know of the methods: ends of grids, and impossible true sets."""
     (methods,) = _by_dataset(records).values()
+    at_edges = [found for method, own in methods.items() for found in _mostly_at_edges(method, own, profile)]
+    if at_edges:
+        where = ", which --full looks for" if profile.name == "quick" else ""
+        by = ", ".join(at_edges)
+        yield f"C was chosen at an end of its grid by {by}; beyond it may be a better one{where}."
     for method, own in methods.items():
-        chosen = [record["settings"].get("C") for record in own.values()]
-        for value in sorted(_edges(profile, method, "C")):
-            n_folds = chosen.count(value)
-            if 2 * n_folds > len(chosen):
-                yield (
-                    f"{method} chose C = {value:g}, an end of its grid, on {n_folds} of {len(chosen)} folds; beyond it "
-                    "may be a better one."
-                )
         shares = values(own, "impossible_share")
         if len(shares) and (note := impossible_note(float(shares.mean()), method)):
             yield note
+
+
+def _mostly_at_edges(method, own, profile):
+    """The method, with the end of its grid of C that it chose on most folds, if it did."""
+    chosen = [record["settings"].get("C") for record in own.values()]
+    for value in _edges(profile, method, "C"):
+        n_folds = chosen.count(value)
+        if 2 * n_folds > len(chosen):
+            yield f"{method} ({value:g} on {n_folds} of {len(chosen)} folds)"
 
 
 def comparison_sections(records, profile, label_names=None) -> Iterator[Section]:

@@ -179,8 +179,10 @@ class Answers:
                 data = read(stream, (), format="csv", schema=self.model.schema)
             except DataError as error:
                 cell = error.__cause__
-                row = f"Row {cell.position + 1}: " if isinstance(cell, BadCellError) else ""
-                raise ValueError(f"{row}{error}") from None
+                if not isinstance(cell, BadCellError):
+                    raise ValueError(str(error)) from None
+                place = str(error).removeprefix("The request, ")
+                raise ValueError(f"Row {cell.position + 1}, {place}") from None
         if len(data.Y) > self._max_rows:
             raise ValueError(f"The request must have at most {self._max_rows} rows; got {len(data.Y)}.")
         return data, [str(own.message) for own in caught if issubclass(own.category, UserWarning)]

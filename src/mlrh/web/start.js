@@ -3,7 +3,8 @@
 
 const BRIEF = 24; // labels shown at first where there are many
 const TOP = 8; // label sets that are asked for
-const SMALLEST_SHARE = 0.001; // probability from which on a number of labels is shown
+const FEW = 3; // label sets that are shown however improbable they are
+const SMALLEST_SHARE = 0.001; // probability from which on other sets and numbers of labels are shown
 const lines = new Map(); // label -> the elements of its line, made once
 let model = null;
 let alone = null; // the distribution given the row alone
@@ -172,7 +173,10 @@ function toggle(name, value) {
 }
 
 function drawSets(sets) {
-  $("sets").replaceChildren(...sets.filter((set) => set.probability > 0).map(setItem));
+  const possible = sets.filter((set) => set.probability > 0);
+  const shown = possible.filter((set, place) => place < FEW || set.probability >= SMALLEST_SHARE);
+  $("sets").replaceChildren(...shown.map(setItem));
+  $("other-sets").hidden = shown.length === possible.length;
 }
 
 function setItem(set) {

@@ -157,7 +157,7 @@ function drawLabels(isOther) {
   const hidden = row.labels.length - row.brief.length;
   $("all").hidden = hidden === 0 || $("find").value.trim() !== "";
   $("all").setAttribute("aria-expanded", String(showsAll));
-  $("all").textContent = showsAll ? "Fold the improbable labels" : `Show ${hidden} more label${hidden === 1 ? "" : "s"}, all improbable`;
+  $("all").textContent = showsAll ? "Fold the improbable labels" : `Show ${hidden} improbable label${hidden === 1 ? "" : "s"}`;
 }
 
 function keepFocus(had, isOther) {
