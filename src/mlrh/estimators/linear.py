@@ -18,7 +18,7 @@ from mlrh._warnings import warn
 from mlrh.estimators import _chunks, _device, _features, _targets
 from mlrh.estimators._base import N_TUNING_FOLDS, MLRHBase, check_strength, tuning_sample, warn_where_undetermined
 from mlrh.fitting.checkpoint import Checkpoint, DigestOfRows, check_folder, digest_of
-from mlrh.fitting.design import Design, GramRows, OrthogonalRows, row_space
+from mlrh.fitting.design import Design, GramRows, OrthogonalRows, row_space, triangular_design
 from mlrh.fitting.metric import needs_gram
 from mlrh.fitting.objective import Objective
 from mlrh.fitting.rows import RowsInChunks
@@ -453,7 +453,7 @@ class MLRHClassifier(MLRHBase):
         options = {"fit_intercept": self.fit_intercept, "keep_gram": keep_gram, "n_jobs": self.n_jobs}
         outer = Design(X, weights, **options)
         rows = row_space(outer, C) if self.l1_ratio == 0 else None  # an L1 penalty needs the coefficients of X itself
-        inner = outer if rows is None else Design(rows.features, weights, n_leading=rows.n_leading, **options)
+        inner = outer if rows is None else triangular_design(rows, weights, **options)
         return _LinearPart(inner, outer, rows)
 
     def _earlier_scores(self, X):
