@@ -58,6 +58,30 @@ def test_a_report_that_asks_for_the_end_is_heard_at_the_last_step():
     assert last.stopped and last.n_iter == n_iter
 
 
+@pytest.mark.parametrize(("min_labels", "max_labels"), [(0, 6), (1, 1)], ids=["separate", "coupled"])
+def test_dense_features_get_new_diagonals_early_where_labels_share_one_memory(min_labels, max_labels):
+    rng, space = np.random.default_rng(0), CardinalitySpace(6, min_labels, max_labels)
+    X = rng.normal(size=(200, 12))
+    Y = space.sample(X @ rng.normal(size=(12, 6)) - 2 * np.arange(6), 1, np.random.RandomState(0))[:, 0]
+    objective = Objective(Design(X, np.ones(200), fit_intercept=True), space, Y, alpha=0.1)
+    start = objective.start() + 0.1
+    usual, found = objective.metric(), objective.metric(at=start, rescaled=True)
+    squares, _ = objective.rows.diagonal_curvatures(*objective._at(start))
+    solved, before = (own(np.ones(len(start))) for own in (found, usual))
+    # A matrix per label with the correlations of the usual one and these diagonals.
+    gram = objective.design.gram() * objective.typical_curvature() + 0.1 * np.eye(12)
+    for k in range(6):
+        scale = np.sqrt((squares[:, k] + 0.1) / np.diag(gram))
+        expected = np.linalg.solve(scale[:, None] * gram * scale, np.ones(12))
+        np.testing.assert_allclose(objective.split(solved)[0][:, k], expected, rtol=1e-9)
+    assert not np.allclose(solved, before)
+    assert objective.rescales_early == (max_labels == 1)
+    with mock.patch.object(objective, "metric", wraps=objective.metric) as metric:
+        solution = solvers.lbfgs(objective, objective.start(), tol=1e-9, max_iter=500)
+    assert solution.converged and solution.value == pytest.approx(optimum(objective), rel=1e-8)
+    assert len(metric.call_args_list) == (2 if max_labels == 1 else 1)
+
+
 def test_sparse_features_get_a_metric_by_their_curvatures_early(monkeypatch):
     objective, reached = objective_of(is_sparse=True), []
     metric = mock.Mock(side_effect=objective.metric)

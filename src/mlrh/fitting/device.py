@@ -321,7 +321,7 @@ class DeviceObjective(Objective):
 
         return product
 
-    def metric(self, curvature=None, *, at=None):
+    def metric(self, curvature=None, *, at=None, rescaled=False):
         """The function that solves with the typical curvature times the Gram matrix, plus the ridges.
 
         Beyond MAX_FACTORED features the diagonal of that matrix is used. With `at`, parameters, each label has the
@@ -397,9 +397,7 @@ class DeviceObjective(Objective):
         squares = coef.square().sum() / self.alpha + (bias.square() / self._device_ridge).sum()
         return 0.5 * float(squares + (intercept.square() / of_intercept).sum())
 
-    @property
-    def renews_cheaply(self):
-        return False
+    renews_cheaply = rescales_early = False
 
     def _ridged(self, vector):
         coef, intercept, bias = self.split(vector)

@@ -39,13 +39,15 @@ class SmoothObjective(Protocol):
     n_labels: int
     n_operations: int  # of one product with the features
     renews_cheaply: bool  # whether a metric at other parameters costs no more than a few evaluations
+    rescales_early: bool  # whether new diagonals of the metric pay after a few iterations
 
     # Value and gradient, both without the L1 penalty.
     def value_and_gradient(self, parameters) -> tuple[float, np.ndarray]: ...
     # The function direction -> Hessian @ direction.
     def hessian(self, parameters) -> Callable[[np.ndarray], np.ndarray]: ...
-    # The function gradient -> solution with an approximation of the Hessian, at typical or given parameters.
-    def metric(self, curvature=None, *, at=None) -> Callable[[np.ndarray], np.ndarray]: ...
+    # The function gradient -> solution with an approximation of the Hessian, at typical or given parameters; `rescaled`
+    # asks for new diagonals only.
+    def metric(self, curvature=None, *, at=None, rescaled=False) -> Callable[[np.ndarray], np.ndarray]: ...
     # The same with a matrix that bounds the Hessian everywhere, if the curvature is at least `curvature_bound`.
     def majoriser(self, curvature) -> Callable[[np.ndarray], np.ndarray]: ...
     # A bound of the variance of the labels in any direction, at all parameters; and its typical size.
