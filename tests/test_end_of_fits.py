@@ -1,6 +1,7 @@
 """How fits end and what they compile: the last step, an early metric, and a word where kernels are compiled."""
 
 from contextlib import contextmanager
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -14,6 +15,7 @@ from mlrh.estimators import _base
 from mlrh.fitting import solvers
 from mlrh.fitting.design import Design
 from mlrh.fitting.objective import Objective
+from mlrh.fitting.solvers.base import enough_for
 from mlrh.fitting.solvers.lbfgs import EARLY
 from mlrh.spaces import CardinalitySpace
 
@@ -39,6 +41,31 @@ def test_a_fit_ends_with_far_less_left_than_tol_allows(name, is_sparse):
     assert solution.converged
     # The last step solves the quadratic model to about a tenth, so that a small share of what was allowed is left.
     assert solution.value - optimum(objective) < 0.05 * 1e-4 * objective.scale
+
+
+@pytest.mark.parametrize(
+    ("value", "tol", "expected"),
+    [
+        (50.0, 1e-5, 5e-4),
+        (-50.0, 1e-5, 5e-4),
+        (0.1, 1e-5, 1e-5),
+        (50.0, 1e-17, 1e-15),
+        (0.1, 1e-17, 1e-15),
+        (50.0, 0.0, 0.0),
+    ],
+)
+def test_tol_is_relative_to_the_value_or_a_hundredth_of_the_scale_within_the_digits_of_the_scale(value, tol, expected):
+    assert enough_for(SimpleNamespace(scale=100.0), value, tol) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("tol", [1e-2, 1e-3, 1e-4, 1e-5])
+@pytest.mark.parametrize("name", ["lbfgs", "newton-cg"])
+def test_tol_is_a_share_of_the_objective_where_a_fit_explains_nearly_all(name, tol):
+    objective = objective_of(is_sparse=False, n_samples=50, alpha=1e-2)
+    solution = solvers.BY_NAME[name](objective, objective.start(), tol=tol, max_iter=2000)
+    assert solution.converged and solution.value < 0.2 * objective.scale
+    assert solution.value - optimum(objective) <= 3 * tol * solution.value
+    assert 0.5 * solution.gradient_norm**2 * objective.scale <= tol * solution.value * (1 + 1e-9)
 
 
 def test_the_last_step_does_not_exceed_max_iter():

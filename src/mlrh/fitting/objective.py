@@ -85,7 +85,7 @@ class Objective:
 
     @cached_property
     def scale(self):
-        """The loss of the uniform distribution over the sets (over two at least): tol is relative to it."""
+        """The loss of the uniform distribution over the sets (over two at least)."""
         return self.design.total_weight * max(self.space.log_count(), np.log(2))
 
     @property
