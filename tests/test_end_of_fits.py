@@ -1,6 +1,7 @@
 """How fits end and what they compile: the last step, an early metric, and a word where kernels are compiled."""
 
 from contextlib import contextmanager
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -14,6 +15,7 @@ from mlrh.estimators import _base
 from mlrh.fitting import solvers
 from mlrh.fitting.design import Design
 from mlrh.fitting.objective import Objective
+from mlrh.fitting.solvers.base import enough_for
 from mlrh.fitting.solvers.lbfgs import EARLY
 from mlrh.spaces import CardinalitySpace
 
@@ -41,6 +43,31 @@ def test_a_fit_ends_with_far_less_left_than_tol_allows(name, is_sparse):
     assert solution.value - optimum(objective) < 0.05 * 1e-4 * objective.scale
 
 
+@pytest.mark.parametrize(
+    ("value", "tol", "expected"),
+    [
+        (50.0, 1e-5, 5e-4),
+        (-50.0, 1e-5, 5e-4),
+        (0.1, 1e-5, 1e-5),
+        (50.0, 1e-17, 1e-15),
+        (0.1, 1e-17, 1e-15),
+        (50.0, 0.0, 0.0),
+    ],
+)
+def test_tol_is_relative_to_the_value_or_a_hundredth_of_the_scale_within_the_digits_of_the_scale(value, tol, expected):
+    assert enough_for(SimpleNamespace(scale=100.0), value, tol) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("tol", [1e-2, 1e-3, 1e-4, 1e-5])
+@pytest.mark.parametrize("name", ["lbfgs", "newton-cg"])
+def test_tol_is_a_share_of_the_objective_where_a_fit_explains_nearly_all(name, tol):
+    objective = objective_of(is_sparse=False, n_samples=50, alpha=1e-2)
+    solution = solvers.BY_NAME[name](objective, objective.start(), tol=tol, max_iter=2000)
+    assert solution.converged and solution.value < 0.2 * objective.scale
+    assert solution.value - optimum(objective) <= 3 * tol * solution.value
+    assert 0.5 * solution.gradient_norm**2 * objective.scale <= tol * solution.value * (1 + 1e-9)
+
+
 def test_the_last_step_does_not_exceed_max_iter():
     objective = objective_of(is_sparse=False)
     whole = solvers.lbfgs(objective, objective.start(), tol=1e-3, max_iter=500)
@@ -56,6 +83,30 @@ def test_a_report_that_asks_for_the_end_is_heard_at_the_last_step():
         objective, objective.start(), tol=1e-4, max_iter=500, report=lambda iteration, *_: iteration == n_iter
     )
     assert last.stopped and last.n_iter == n_iter
+
+
+@pytest.mark.parametrize(("min_labels", "max_labels"), [(0, 6), (1, 1)], ids=["separate", "coupled"])
+def test_dense_features_get_new_diagonals_early_where_labels_share_one_memory(min_labels, max_labels):
+    rng, space = np.random.default_rng(0), CardinalitySpace(6, min_labels, max_labels)
+    X = rng.normal(size=(200, 12))
+    Y = space.sample(X @ rng.normal(size=(12, 6)) - 2 * np.arange(6), 1, np.random.RandomState(0))[:, 0]
+    objective = Objective(Design(X, np.ones(200), fit_intercept=True), space, Y, alpha=0.1)
+    start = objective.start() + 0.1
+    usual, found = objective.metric(), objective.metric(at=start, rescaled=True)
+    squares, _ = objective.rows.diagonal_curvatures(*objective._at(start))
+    solved, before = (own(np.ones(len(start))) for own in (found, usual))
+    # A matrix per label with the correlations of the usual one and these diagonals.
+    gram = objective.design.gram() * objective.typical_curvature() + 0.1 * np.eye(12)
+    for k in range(6):
+        scale = np.sqrt((squares[:, k] + 0.1) / np.diag(gram))
+        expected = np.linalg.solve(scale[:, None] * gram * scale, np.ones(12))
+        np.testing.assert_allclose(objective.split(solved)[0][:, k], expected, rtol=1e-9)
+    assert not np.allclose(solved, before)
+    assert objective.rescales_early == (max_labels == 1)
+    with mock.patch.object(objective, "metric", wraps=objective.metric) as metric:
+        solution = solvers.lbfgs(objective, objective.start(), tol=1e-9, max_iter=500)
+    assert solution.converged and solution.value == pytest.approx(optimum(objective), rel=1e-8)
+    assert len(metric.call_args_list) == (2 if max_labels == 1 else 1)
 
 
 def test_sparse_features_get_a_metric_by_their_curvatures_early(monkeypatch):

@@ -111,3 +111,26 @@ def test_long_indices_and_views_are_taken_as_they_are():
     matrix.indices, matrix.indptr = matrix.indices.astype(np.int64), matrix.indptr.astype(np.int64)
     dense = np.random.default_rng(1).normal(size=(9, 30)).T[:, ::2]
     np.testing.assert_allclose(multiply_sparse(matrix, dense), matrix @ dense, rtol=1e-13)
+
+
+@pytest.mark.parametrize("n_columns", [1, 9])
+@pytest.mark.parametrize(("n_rows", "n_entries"), [(29, 29), (29, 13), (400, 400)])
+def test_products_with_a_triangle_are_those_with_its_zeros(n_rows, n_entries, n_columns):
+    matrix = np.tril(RNG.normal(size=(n_rows, n_entries)))
+    right, left = RNG.normal(size=(n_entries, n_columns)), RNG.normal(size=(n_rows, n_columns))
+    np.testing.assert_allclose(multiply_thin(matrix, right, is_triangular=True), matrix @ right, atol=1e-12)
+    np.testing.assert_allclose(multiply_thin_transposed(matrix, left, is_triangular=True), matrix.T @ left, atol=1e-12)
+
+
+def test_a_triangle_is_not_read_above_its_diagonal():
+    # A block begins at its own row, and takes six rows at a time: entries beyond the sixth are never looked at.
+    matrix, beyond = np.tril(RNG.normal(size=(400, 400))), np.triu(np.ones((400, 400), bool), 6)
+    read = np.where(beyond, np.nan, matrix)
+    right = RNG.normal(size=(400, 3))
+    np.testing.assert_array_equal(
+        multiply_thin(read, right, is_triangular=True), multiply_thin(matrix, right, is_triangular=True)
+    )
+    np.testing.assert_array_equal(
+        multiply_thin_transposed(read, right, is_triangular=True),
+        multiply_thin_transposed(matrix, right, is_triangular=True),
+    )

@@ -3,9 +3,18 @@
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.metrics.pairwise import rbf_kernel
 
 from mlrh import MLRHClassifier
-from mlrh.fitting.design import Design, GramRows, OrthogonalRows, row_space
+from mlrh.fitting.design import (
+    Design,
+    GramFeatures,
+    GramRows,
+    OrthogonalRows,
+    PivotedDesign,
+    row_space,
+    triangular_design,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -38,6 +47,55 @@ def test_rows_that_repeat_or_are_empty_have_fewer_coordinates_and_the_same_score
     rows = kind(design_of(X, fit_intercept=False))
     assert rows.features.shape == (19, 12)
     np.testing.assert_allclose(rows.features @ rows.features.T, (X @ X.T).toarray(), atol=1e-12)
+
+
+def kernel_rows(n_samples, gamma=0.5, seed=0):
+    return GramFeatures(rbf_kernel(np.random.default_rng(seed).normal(size=(n_samples, 4)), gamma=gamma))
+
+
+def rows_of_kind(kind, n_samples):
+    if kind == "kernel":
+        return kernel_rows(n_samples)
+    repeated = few_rows(n_samples - 5, 2 * n_samples)
+    X = sparse.vstack([repeated, repeated[:5]], format="csr")  # fewer coordinates than rows
+    return (OrthogonalRows if kind == "orthogonal" else GramRows)(design_of(X, fit_intercept=False))
+
+
+@pytest.mark.parametrize("n_labels", [3, 40])
+@pytest.mark.parametrize(
+    "n_samples", [30, 300]
+)  # in one step; in several, and large enough for the kernels of few labels
+@pytest.mark.parametrize("kind", ["orthogonal", "products", "kernel"])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_a_triangle_in_the_order_of_its_pivots_is_the_design_of_its_rows(kind, n_samples, n_labels, fit_intercept):
+    rng, factors = np.random.default_rng(1), rows_of_kind(kind, n_samples)
+    weights, options = rng.uniform(0.5, 2, size=n_samples), {"fit_intercept": fit_intercept}
+    found = triangular_design(factors, weights, **options)
+    expected = Design(factors.features, weights, n_leading=factors.n_leading, **options)
+    assert isinstance(found, PivotedDesign) and found.n_leading == expected.n_leading
+    coef, residuals = rng.normal(size=(expected.n_features, n_labels)), rng.normal(size=(n_samples, n_labels))
+    intercept, curvatures = rng.normal(size=n_labels), rng.uniform(size=(n_samples, n_labels))
+    some = rng.permutation(n_samples)[:7]
+    for ask in (
+        lambda design: design.mean,
+        lambda design: design.scores(coef, intercept),
+        lambda design: design.pull_back(residuals)[0],
+        lambda design: design.pull_back(residuals)[1],
+        lambda design: design.gram(),
+        lambda design: design.gram(5),
+        lambda design: design.gram_with(curvatures[:, 0], 5),
+        lambda design: design.squared_norms(),
+        lambda design: design.squared_norms(curvatures[:, 0]),
+        lambda design: design.squared_norms_by_label(curvatures),
+        lambda design: design.of_rows(some).scores(coef, intercept),
+    ):
+        np.testing.assert_allclose(ask(found), ask(expected), rtol=1e-9, atol=1e-10)
+
+
+def test_features_whose_means_are_far_from_0_are_centred_entry_by_entry():
+    nearly_constant = kernel_rows(30, gamma=1e-6)  # the first column is 1 to six digits
+    assert type(triangular_design(nearly_constant, np.ones(30), fit_intercept=True)) is Design
+    assert type(triangular_design(nearly_constant, np.ones(30), fit_intercept=False)) is PivotedDesign
 
 
 def test_row_products_are_those_of_centred_rows():

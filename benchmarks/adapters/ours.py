@@ -11,7 +11,7 @@ from benchmarks.timing import quietly, timed
 from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.estimators.kernel import gamma_scale
 
-STEPS = (3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 1e-7)
+STEPS = (3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 1e-7)
 
 
 def linear(problem) -> Ladder:

@@ -110,7 +110,7 @@ class DaskMLRHClassifier(MLRHClassifier):
         fit_intercept=True,
         solver="auto",
         mm_step="safe",
-        tol=1e-7,
+        tol=1e-5,
         max_iter=1000,
         warm_start=False,
         decision="exact_match",

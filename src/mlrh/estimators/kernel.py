@@ -15,7 +15,7 @@ from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
 from mlrh.estimators import _device, _features
 from mlrh.estimators._base import MLRHBase
-from mlrh.fitting.design import Design, GramFeatures
+from mlrh.fitting.design import Design, GramFeatures, triangular_design
 
 BLOCK_ENTRIES = 2**22  # entries of a kernel matrix that exist at a time in predictions: 32 MB
 # Square matrices of n_samples rows that an exact fit holds at its peak: the factor of the kernel matrix, the features
@@ -144,7 +144,7 @@ class KernelMLRHClassifier(MLRHBase):
         fit_intercept=True,
         solver="auto",
         mm_step="safe",
-        tol=1e-7,
+        tol=1e-5,
         max_iter=1000,
         warm_start=False,
         decision="exact_match",
@@ -232,9 +232,9 @@ class KernelMLRHClassifier(MLRHBase):
             _check_symmetric(gram)
             gram = 0.5 * (gram + gram.T)
         features = GramFeatures(gram)
-        del gram  # makes room for the centred features
+        del gram  # makes room
         options = {"fit_intercept": self.fit_intercept, "keep_gram": keep_gram, "n_jobs": self.n_jobs}
-        design = Design(features.features, weights, n_leading=features.n_leading, **options)
+        design = triangular_design(features, weights, **options)
         return _KernelPart(design, X, gamma, features)
 
     def _check_memory(self, n_samples):

@@ -18,7 +18,7 @@ from mlrh._warnings import warn
 from mlrh.estimators import _chunks, _device, _features, _targets
 from mlrh.estimators._base import N_TUNING_FOLDS, MLRHBase, check_strength, tuning_sample, warn_where_undetermined
 from mlrh.fitting.checkpoint import Checkpoint, DigestOfRows, check_folder, digest_of
-from mlrh.fitting.design import Design, GramRows, OrthogonalRows, row_space
+from mlrh.fitting.design import Design, GramRows, OrthogonalRows, row_space, triangular_design
 from mlrh.fitting.metric import needs_gram
 from mlrh.fitting.objective import Objective
 from mlrh.fitting.rows import RowsInChunks
@@ -136,10 +136,10 @@ class MLRHClassifier(MLRHBase):
     mm_step : {"safe", "paper"}, default="safe"
         Step of "mm". "safe": by a bound on the curvature of all labels jointly. "paper": by the paper's bound, twice as
         long; allowed where it can't increase the objective (cardinality space without size_bias).
-    tol : float, default=1e-7
-        Stop when the decrease that is left is estimated at no more than tol times the loss of the uniform distribution.
-        What that means for probabilities, on seven public sets: 1e-5 ends within 3e-2 of the optimum's, 1e-6 within
-        6e-3, 1e-7 within 2e-3 (docs/speed.md).
+    tol : float, default=1e-5
+        Stop when the decrease that is left is estimated at no more than tol times the objective (or times a hundredth
+        of the loss of the uniform distribution, where the objective is less). What that means for probabilities, on
+        seven public sets: 1e-4 ends within 3e-2 of the optimum's, 1e-5 within 7e-3, 1e-6 within 7e-4 (docs/speed.md).
     max_iter : int, default=1000
     warm_start : bool, default=False
         Start from the last fit, if it has the same features and labels. If Ctrl-C interrupts such a fit, what it has
@@ -214,7 +214,7 @@ class MLRHClassifier(MLRHBase):
         fit_intercept=True,
         solver="auto",
         mm_step="safe",
-        tol=1e-7,
+        tol=1e-5,
         max_iter=1000,
         warm_start=False,
         decision="exact_match",
@@ -453,7 +453,7 @@ class MLRHClassifier(MLRHBase):
         options = {"fit_intercept": self.fit_intercept, "keep_gram": keep_gram, "n_jobs": self.n_jobs}
         outer = Design(X, weights, **options)
         rows = row_space(outer, C) if self.l1_ratio == 0 else None  # an L1 penalty needs the coefficients of X itself
-        inner = outer if rows is None else Design(rows.features, weights, n_leading=rows.n_leading, **options)
+        inner = outer if rows is None else triangular_design(rows, weights, **options)
         return _LinearPart(inner, outer, rows)
 
     def _earlier_scores(self, X):

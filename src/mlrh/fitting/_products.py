@@ -160,8 +160,11 @@ def are_thin(matrix, factor):
     return is_large and factor.shape[1] < FEW_LABELS and matrix.flags.c_contiguous
 
 
-def multiply_thin(matrix, thin, *, n_jobs=None):
-    """matrix @ thin (n_rows, n_columns), in the type of the matrix, which is C-contiguous."""
+def multiply_thin(matrix, thin, *, is_triangular=False, n_jobs=None):
+    """matrix @ thin (n_rows, n_columns), in the type of the matrix, which is C-contiguous.
+
+    Of a matrix that is_triangular, entries above the diagonal are zeros, and are not read.
+    """
     n_columns = thin.shape[1]
     result = np.empty((len(matrix), n_columns), matrix.dtype)
     packed = _packed(thin)
@@ -169,21 +172,21 @@ def multiply_thin(matrix, thin, *, n_jobs=None):
     def work(rows):
         products = np.empty((len(packed), rows.stop - rows.start, LANES))
         for group, columns in enumerate(packed):
-            _multiply_rows(matrix[rows], columns, products[group])
+            _multiply_rows(matrix[rows], columns, products[group], rows.start if is_triangular else matrix.shape[1])
         _unpack(products, result[rows])
 
     map_blocks(work, len(matrix), rows_per_block=_rows_per_block(matrix, packed), n_jobs=n_jobs)
     return result
 
 
-def multiply_thin_transposed(matrix, thin, *, n_jobs=None):
-    """matrix.T @ thin (n_columns of the matrix, n_columns of thin) in float64; the matrix is C-contiguous."""
+def multiply_thin_transposed(matrix, thin, *, is_triangular=False, n_jobs=None):
+    """matrix.T @ thin (n_columns of the matrix, n_columns of thin) in float64; the matrix as for `multiply_thin`."""
     packed = _packed(thin)
 
     def work(rows):
         sums = np.zeros((len(packed), matrix.shape[1], LANES))
         for group, columns in enumerate(packed):
-            _add_transposed(matrix[rows], columns[rows], sums[group])
+            _add_transposed(matrix[rows], columns[rows], sums[group], rows.start if is_triangular else matrix.shape[1])
         return sums
 
     parts = map_blocks(work, len(matrix), rows_per_block=_rows_per_block(matrix, packed), n_jobs=n_jobs)
@@ -221,8 +224,11 @@ def _unpack(packed, result):
 
 
 @kernel
-def _multiply_rows(matrix, columns, products):
-    """Write matrix @ columns; six rows at a time, so that a vector of columns is read a sixth as often."""
+def _multiply_rows(matrix, columns, products, first):
+    """Write matrix @ columns; six rows at a time, so that a vector of columns is read a sixth as often.
+
+    Row i has zeros behind entry first + i.
+    """
     n_rows, n_entries = matrix.shape
     for i in range(0, n_rows - 5, 6):
         a, b, c, d, e, f = (
@@ -231,7 +237,7 @@ def _multiply_rows(matrix, columns, products):
         # Six sums in named variables stay in registers; in an array they would not, nor would eight with AVX2, whose
         # sixteen registers hold four doubles each: that took more than twice as long.
         sum_a = sum_b = sum_c = sum_d = sum_e = sum_f = splat(0.0)
-        for k in range(n_entries):
+        for k in range(min(n_entries, first + i + 6)):
             own = load(columns, k)
             sum_a += splat(a[k]) * own
             sum_b += splat(b[k]) * own
@@ -247,14 +253,17 @@ def _multiply_rows(matrix, columns, products):
         store(products, i + 5, sum_f)
     for i in range(n_rows - n_rows % 6, n_rows):
         total = splat(0.0)
-        for k in range(n_entries):
+        for k in range(min(n_entries, first + i + 1)):
             total += splat(matrix[i, k]) * load(columns, k)
         store(products, i, total)
 
 
 @kernel
-def _add_transposed(matrix, columns, sums):
-    """Add matrix.T @ columns; six rows at a time, so that the sums are read and written a sixth as often."""
+def _add_transposed(matrix, columns, sums, first):
+    """Add matrix.T @ columns; six rows at a time, so that the sums are read and written a sixth as often.
+
+    Row i has zeros behind entry first + i.
+    """
     n_rows, n_entries = matrix.shape
     for i in range(0, n_rows - 5, 6):
         a, b, c, d, e, f = (
@@ -262,10 +271,10 @@ def _add_transposed(matrix, columns, sums):
         )  # fmt: skip
         of_a, of_b, of_c = load(columns, i), load(columns, i + 1), load(columns, i + 2)
         of_d, of_e, of_f = load(columns, i + 3), load(columns, i + 4), load(columns, i + 5)
-        for k in range(n_entries):
+        for k in range(min(n_entries, first + i + 6)):
             total = load(sums, k) + splat(a[k]) * of_a + splat(b[k]) * of_b + splat(c[k]) * of_c
             store(sums, k, total + splat(d[k]) * of_d + splat(e[k]) * of_e + splat(f[k]) * of_f)
     for i in range(n_rows - n_rows % 6, n_rows):
         own = load(columns, i)
-        for k in range(n_entries):
+        for k in range(min(n_entries, first + i + 1)):
             store(sums, k, load(sums, k) + splat(matrix[i, k]) * own)

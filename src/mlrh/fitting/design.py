@@ -173,6 +173,99 @@ class Design:
         return largest.toarray().ravel() if sparse.issparse(largest) else np.asarray(largest)
 
 
+class PivotedDesign(Design):
+    """The design of triangular features, such as GramFeatures: products leave out the half that is zeros.
+
+    `X` has the rows in the order of the pivots, and its mean is subtracted implicitly: centred, it would have no zeros.
+    All that comes in or goes out is in the order of the rows themselves.
+
+    Parameters
+    ----------
+    factors : TriangularRows
+    weights, fit_intercept, keep_gram, n_jobs
+        As for `Design`.
+    """
+
+    def __init__(self, factors, weights, *, fit_intercept, keep_gram=False, n_jobs=None):
+        self.X, self._order = factors.pivot_rows, factors.order
+        self.weights, self.fit_intercept, self.n_jobs = weights, fit_intercept, n_jobs
+        self.n_samples, self.n_features = self.X.shape
+        self.n_leading = self.n_features if factors.n_leading is None else factors.n_leading
+        self.total_weight = weights.sum()
+        mean = weights[self._order] @ self.X / self.total_weight if fit_intercept else np.zeros(self.n_features)
+        self.mean = self.shift = mean
+        self.is_shifted = bool(mean.any())
+        self._keep_gram, self._grams = keep_gram, {}
+
+    @property
+    def keeps_digits(self):
+        """Whether no mean is so far from 0, in standard deviations, that it must be subtracted entry by entry."""
+        return bool((np.square(self.mean) * self.total_weight <= FAR**2 * self.squared_norms()).all())
+
+    def of_rows(self, rows):
+        places = np.empty(self.n_samples, np.int64)
+        places[self._order] = np.arange(self.n_samples)
+        options = {"fit_intercept": self.fit_intercept, "n_leading": self.n_leading, "n_jobs": self.n_jobs}
+        return Design(self.X[places[rows]], self.weights[rows], **options)
+
+    def scores(self, coef, intercept):
+        scores = np.empty((self.n_samples, coef.shape[1]))
+        if _products.are_thin(self.X, coef):
+            scores[self._order] = _products.multiply_thin(self.X, coef, is_triangular=True, n_jobs=self.n_jobs)
+        else:
+            for rows in self._blocks():
+                scores[self._order[rows]] = self.X[rows, : rows.stop] @ coef[: rows.stop]
+        scores += intercept - self.shift @ coef if self.is_shifted else intercept
+        return scores
+
+    def pull_back(self, residuals):
+        total, own = residuals.sum(axis=0), residuals[self._order]
+        if _products.are_thin(self.X, own):
+            coef = _products.multiply_thin_transposed(self.X, own, is_triangular=True, n_jobs=self.n_jobs)
+        else:
+            coef = np.zeros((self.n_features, own.shape[1]))
+            for rows in self._blocks():
+                coef[: rows.stop] += self.X[rows, : rows.stop].T @ own[rows]
+        if self.is_shifted:
+            coef -= np.outer(self.shift, total)
+        return coef, total if self.fit_intercept else np.zeros_like(total)
+
+    def _blocks(self):
+        """Slices of rows: those of the triangle in steps, each of which needs the columns before its end; the rest."""
+        step = max(self.n_features // N_STEPS, LEAST_STEP)
+        ends = [*range(step, self.n_features, step), self.n_samples]
+        return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+
+    def gram_with(self, weights, n_columns=None):
+        X, shift, own = self.X[:, :n_columns], self.shift[:n_columns], weights[self._order]
+        return _about_mean(_dense_gram(X, own), shift, own @ X, own.sum())
+
+    def _make_gram(self, X, shift):
+        return self.gram_with(self.weights, X.shape[1])
+
+    def squared_norms_by_label(self, weights):
+        own = weights[self._order]
+        squares, along = (np.einsum("ik,ij->jk", own, X, optimize=True) for X in (np.square(self.X), self.X))
+        # sum w (x - m)^2 = sum w x^2 + m (m sum w - 2 sum w x)
+        centred = squares + self.shift[:, None] * (np.outer(self.shift, weights.sum(axis=0)) - 2 * along)
+        return np.maximum(centred, 0.0)
+
+    def squared_norms(self, weights=None):
+        own = self.weights if weights is None else weights
+        return self.squared_norms_by_label(own[:, None])[:, 0]
+
+
+def triangular_design(factors, weights, **options):
+    """The PivotedDesign of the factors, or the Design of their features where implicit means would cost digits."""
+    design = PivotedDesign(factors, weights, **options)
+    if design.keeps_digits:
+        return design
+    return Design(factors.features, weights, n_leading=factors.n_leading, **options)
+
+
+N_STEPS = 8  # of a triangle in products by BLAS, which then make 9/16 of the work
+LEAST_STEP = 64  # rows of a step: fewer don't pay for the calls
+
 FAR = 4.0  # standard deviations of a mean from 0 from which on subtracting it implicitly would cost digits
 
 
@@ -272,9 +365,7 @@ class PartOfDesign(Design):
                 own = self.X[:, columns]
             sums[0, 0], sums[0, 1:] = weights.sum(), weights @ own
             sums[1:, 0], sums[1:, 1:] = sums[0, 1:], _dense_gram(own, weights)
-        # sum w (x - s)(x - s)' = sum w x x' - s (sum w x)' - (sum w x) s' + (sum w) s s'
-        crossed = np.outer(shift, sums[0, 1:] - 0.5 * sums[0, 0] * shift)
-        sums[1:, 1:] -= crossed + crossed.T
+        _about_mean(sums[1:, 1:], shift, sums[0, 1:], sums[0, 0])
         sums[0, 1:] -= sums[0, 0] * shift
         sums[1:, 0] = sums[0, 1:]
         return sums
@@ -300,9 +391,7 @@ class PartOfDesign(Design):
             gram = _dense_gram(X, self.weights)
         if self.is_shifted:
             # The mean is that of all rows, so that products with the sums of these rows are left.
-            along = np.asarray(self.weights @ X, np.float64)
-            crossed = np.outer(shift, along - 0.5 * self.total_weight * shift)
-            gram -= crossed + crossed.T
+            _about_mean(gram, shift, np.asarray(self.weights @ X, np.float64), self.total_weight)
         return gram
 
 
@@ -365,6 +454,14 @@ def _dense_gram(X, weights):
     return gram
 
 
+def _about_mean(gram, shift, along, total):
+    """sum w (x - shift)(x - shift)', from gram = sum w x x', which is changed, along = sum w x and total = sum w."""
+    # sum w x x' - s (sum w x)' - (sum w x) s' + (sum w) s s'
+    crossed = np.outer(shift, along - 0.5 * total * shift)
+    gram -= crossed + crossed.T
+    return gram
+
+
 def _centre_full_columns(X, mean):
     """A sparse X whose (nearly) full columns are centred, and the means (n_features,) still to subtract implicitly.
 
@@ -411,7 +508,21 @@ def row_space(design, C):
     return OrthogonalRows(design) if design.X.nnz > n_samples**2 else None
 
 
-class OrthogonalRows:
+class TriangularRows:
+    """Features (n_samples, rank) that are triangular in the `order` of pivots: `pivot_rows` has the rows in it."""
+
+    pivot_rows: np.ndarray
+    order: np.ndarray
+
+    @property
+    def features(self):
+        """The features in the order of the rows themselves."""
+        features = np.empty_like(self.pivot_rows)
+        features[self.order] = self.pivot_rows
+        return features
+
+
+class OrthogonalRows(TriangularRows):
     """Orthogonal coordinates of the rows by QR.
 
     The Gram matrix of the rows would give them too, but squares the ratio between large and small columns.
@@ -426,8 +537,7 @@ class OrthogonalRows:
         pivots = np.abs(np.diag(triangle))
         rank = np.count_nonzero(pivots > max(X.shape) * np.finfo(np.float64).eps * pivots[0])
         self.n_leading, self._basis = None, basis[:, :rank]
-        self.features = np.empty((len(order), rank))
-        self.features[order] = triangle[:rank].T
+        self.pivot_rows, self.order = np.ascontiguousarray(triangle[:rank].T), order
 
     def expand(self, z):
         """Coefficients of X (n_features, n_labels) from those of the features."""
@@ -438,12 +548,13 @@ class OrthogonalRows:
         return self._basis.T @ coef
 
 
-class GramRows:
+class GramRows(TriangularRows):
     """Coordinates by Cholesky of the inner products of rows, which are quick to compute where rows are sparse."""
 
     def __init__(self, design):
         self._design, self._factors = design, GramFeatures(design.row_products())
-        self.features, self.n_leading = self._factors.features, self._factors.n_leading
+        self.pivot_rows, self.order = self._factors.pivot_rows, self._factors.order
+        self.n_leading = self._factors.n_leading
 
     @staticmethod
     def pays(design, C):
@@ -471,11 +582,11 @@ class GramRows:
         return self._factors.from_scores(self._design.scores(coef, np.zeros(coef.shape[1])))
 
 
-class GramFeatures:
+class GramFeatures(TriangularRows):
     """Features whose inner products are the Gram matrix, and the way from their coefficients to dual ones and back.
 
     gram = L L' by Cholesky with pivoting, in a tenth of the time of an eigendecomposition. The rows of L are the
-    `features` (n_samples, rank). In dual coordinates the Hessian would have the square of the Gram matrix's condition
+    features (n_samples, rank). In dual coordinates the Hessian would have the square of the Gram matrix's condition
     number; in these it does not. Later columns add less and less. `lost` bounds what is left of the diagonal when only
     rounding errors remain as pivots.
     """
@@ -492,8 +603,7 @@ class GramFeatures:
             factor[column + 1 :, column] = 0.0
         order, rows = pivots - 1, factor.T[:, :rank]
         _check_rest(gram, rows, order, largest)
-        self.features = np.empty((len(gram), rank))
-        self.features[order] = rows
+        self.pivot_rows, self.order = np.ascontiguousarray(rows), order
         self.rank, self._kept, self._triangle = rank, order[:rank], factor[:rank, :rank]
         if 2 * rank > len(gram):
             # LAPACK would copy the leading part at every solve. In the whole of it, made regular, right sides that are
@@ -510,7 +620,7 @@ class GramFeatures:
 
     def to_dual(self, coef):
         """Dual coefficients (n_samples, n_labels) with gram @ dual = features @ coef; 0 in rows that were no pivot."""
-        dual = np.zeros((len(self.features), coef.shape[1]))
+        dual = np.zeros((len(self.order), coef.shape[1]))
         dual[self._kept] = self._solve(coef)
         return dual
 

@@ -19,12 +19,12 @@ from mlrh._indicators import UNKNOWN
 from mlrh.fitting.design import Design
 from mlrh.fitting.metric import MAX_FACTORED, check_squares
 from mlrh.fitting.objective import Objective
-from mlrh.fitting.solvers.base import State, best_of, iterate, solver
+from mlrh.fitting.solvers.base import State, best_of, iterate, solver, unit_of_tol
 from mlrh.fitting.solvers.lbfgs import Lbfgs, Memory
 
 BLOCK_SCORES = 2**26  # of the rows that are worked on at a time: 512 MB in float64, and a few times that in all
 STEP = 1e-2  # of the largest score, for differences of gradients: right to a percent, which is enough for an estimate
-COARSE = 1e-6  # tolerance to which features in float32 serve those in float64: above the rounding of their sums
+COARSE = 1e-6  # of the scale, down to which features in float32 serve those in float64: above the rounding of sums
 FIRST = 40  # iterations with the metric of the start: where more are needed, one with the curvatures there pays
 MAX_OWN_BYTES, MAX_OWN_FLOPS = 2**33, 2e13  # of a matrix for each label: 8 GiB, and a third of a second on an H200
 NUMPY = {torch.float64: np.dtype(np.float64), torch.float32: np.dtype(np.float32)}
@@ -321,7 +321,7 @@ class DeviceObjective(Objective):
 
         return product
 
-    def metric(self, curvature=None, *, at=None):
+    def metric(self, curvature=None, *, at=None, rescaled=False):
         """The function that solves with the typical curvature times the Gram matrix, plus the ridges.
 
         Beyond MAX_FACTORED features the diagonal of that matrix is used. With `at`, parameters, each label has the
@@ -397,9 +397,7 @@ class DeviceObjective(Objective):
         squares = coef.square().sum() / self.alpha + (bias.square() / self._device_ridge).sum()
         return 0.5 * float(squares + (intercept.square() / of_intercept).sum())
 
-    @property
-    def renews_cheaply(self):
-        return False
+    renews_cheaply = rescales_early = False
 
     def _ridged(self, vector):
         coef, intercept, bias = self.split(vector)
@@ -461,7 +459,7 @@ def lbfgs_on_device(objective, start, *, tol, max_iter, report=None):
     curvatures there, to a tolerance of COARSE; and to `tol`. The first two work in float32, since the kernels of the
     loss are several times as fast there.
     """
-    rough, coarse = objective.in_float32, max(COARSE, tol)
+    rough = objective.in_float32
 
     def begun(parameters):
         parameters = objective.vector(parameters)
@@ -475,12 +473,15 @@ def lbfgs_on_device(objective, start, *, tol, max_iter, report=None):
     run = Lbfgs(rough, state, objective.metric(), memory)
     found: Any = None
     n_done, history = 0, ()
-    for stage, until, most in ((rough, coarse, FIRST), (rough, coarse, max_iter), (objective, tol, max_iter)):
+    for stage, most in ((rough, FIRST), (rough, max_iter), (objective, max_iter)):
         if found is not None:
             state = State(found.parameters, *stage.value_and_gradient(found.parameters))
         if n_done == FIRST and stage is rough and objective.has_own_metrics:
             run = Lbfgs(rough, state, objective.metric(at=state.parameters), memory)
         run.objective, state = stage, replace(state, solved=run.solve(state.gradient))
+        # COARSE is a share of the scale, since rounding errors are.
+        coarse = COARSE * objective.scale / unit_of_tol(objective, state.value)
+        until = tol if stage is objective else max(coarse, tol)
         limits = {"tol": until, "max_iter": min(most, max_iter - n_done), "report": None if report is None else told}
         check = run.solve if stage is objective else None
         found = iterate(stage, state, run.propose, run.move, check, **limits)

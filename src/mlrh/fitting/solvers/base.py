@@ -1,11 +1,12 @@
 """What solvers share: the protocol of an objective, `Solution`, the stopping rule, conjugate gradients, line search.
 
-All solvers stop by one rule: the decrease that is left is estimated to be at most tol times `objective.scale`, the loss
-of the uniform distribution. The estimate is the larger of two: half the squared length of the gradient in the
-objective's metric, which does not depend on the scale of the features, and the solver's own. Where both are small
-enough, the Newton decrement is computed to confirm it, since the curvature may be far below the typical one, as near
-separable data. The step that comes with it is the last one. It is not needed where the curvature of the penalty alone
-bounds what is left by far less. No solver increases the objective by more than its rounding error.
+All solvers stop by one rule: the decrease that is left is estimated to be at most tol times the value, so that tol is a
+relative gap (`enough_for` says what it is where the value is near 0). The estimate is the larger of two: half the
+squared length of the gradient in the objective's metric, which does not depend on the scale of the features, and the
+solver's own. Where both are small enough, the Newton decrement is computed to confirm it, since the curvature may be
+far below the typical one, as near separable data. The step that comes with it is the last one. It is not needed where
+the curvature of the penalty alone bounds what is left by far less. No solver increases the objective by more than its
+rounding error.
 """
 
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from mlrh.fitting.design import Design
 
 MAX_PRODUCTS = 30  # with the Hessian, to confirm that what is left is small: bounds the price of the check
 CLEAR = 0.1  # of what is allowed: where the penalty alone leaves no more than that, nothing has to be confirmed
+LEAST = 0.01  # of the scale: the least value that tol is relative to
+EPSILON = float(np.finfo(np.float64).eps)
 PATIENCE = 100  # iterations in a row without a gain beyond rounding error, in value or gradient, before giving up
 
 OPTIONS = ("step", "n_jobs", "metric_at")  # that an estimator can give a solver, by its own parameters or its path
@@ -35,17 +38,19 @@ class SmoothObjective(Protocol):
     offers: frozenset[str]
     alpha: float  # strength of the L2 penalty on coefficients
     l1: float  # strength of the L1 penalty, which values and derivatives leave out
-    scale: float  # a decrease below tol * scale is small
+    scale: float  # the loss of a model that knows nothing
     n_labels: int
     n_operations: int  # of one product with the features
     renews_cheaply: bool  # whether a metric at other parameters costs no more than a few evaluations
+    rescales_early: bool  # whether new diagonals of the metric pay after a few iterations
 
     # Value and gradient, both without the L1 penalty.
     def value_and_gradient(self, parameters) -> tuple[float, np.ndarray]: ...
     # The function direction -> Hessian @ direction.
     def hessian(self, parameters) -> Callable[[np.ndarray], np.ndarray]: ...
-    # The function gradient -> solution with an approximation of the Hessian, at typical or given parameters.
-    def metric(self, curvature=None, *, at=None) -> Callable[[np.ndarray], np.ndarray]: ...
+    # The function gradient -> solution with an approximation of the Hessian, at typical or given parameters; `rescaled`
+    # asks for new diagonals only.
+    def metric(self, curvature=None, *, at=None, rescaled=False) -> Callable[[np.ndarray], np.ndarray]: ...
     # The same with a matrix that bounds the Hessian everywhere, if the curvature is at least `curvature_bound`.
     def majoriser(self, curvature) -> Callable[[np.ndarray], np.ndarray]: ...
     # A bound of the variance of the labels in any direction, at all parameters; and its typical size.
@@ -145,6 +150,19 @@ class State:
         return 0.5 * float(self.gradient @ self.solved)
 
 
+def unit_of_tol(objective, value):
+    """What tol is relative to: the value, or LEAST of the scale where that is more.
+
+    Without a penalty the value may go to 0, and the decrease that is left with it: their ratio would never be small.
+    """
+    return max(abs(value), LEAST * objective.scale)
+
+
+def enough_for(objective, value, tol):
+    """The decrease that may be left at a value: tol in its unit, but no digits of the scale that a float can't hold."""
+    return max(tol * unit_of_tol(objective, value), min(tol, EPSILON) * objective.scale)
+
+
 def arrive(objective, parameters, solve):
     """The State at the parameters: value, gradient, and the gradient solved with the metric."""
     value, gradient = objective.value_and_gradient(parameters)
@@ -228,7 +246,7 @@ def iterate(objective, state, propose, move, precondition, *, tol, max_iter, rep
         value=state.value,
         gradient_norm=float(np.sqrt(2 * progress.left / objective.scale)),
         n_iter=n_iter,
-        converged=bool(at_floor or progress.left <= tol * objective.scale) and not interrupted,
+        converged=bool(at_floor or progress.left <= enough_for(objective, state.value, tol)) and not interrupted,
         history=tuple(progress.history[: n_iter + 1]),
         at_rounding_floor=at_floor,
         interrupted=interrupted,
@@ -249,10 +267,11 @@ def _advance(progress, objective, propose, move, precondition, *, tol, max_iter,
     estimate is confirmed, the step of the model is taken: for one evaluation more, far less is left than was asked for.
     A start that meets the rule stays where it is.
     """
-    history, enough = progress.history, tol * objective.scale
+    history = progress.history
     stalled, smallest, correction = 0, progress.reached[0].left, 1.0
     while True:
         state, n_iter = progress.reached
+        enough, unit = enough_for(objective, state.value, tol), unit_of_tol(objective, state.value)
         direction, estimate = propose(state, history)
         left, step = correction * max(state.left, estimate), None
         if precondition is not None and 0 < left <= enough < objective.decrease_bound(state.gradient) / CLEAR:
@@ -261,7 +280,7 @@ def _advance(progress, objective, propose, move, precondition, *, tol, max_iter,
                 correction *= decrease / left
                 direction, left = step, decrease
         progress.left = left
-        if report is not None and n_iter > 0 and report(n_iter, state.value, left / objective.scale, state.parameters):
+        if report is not None and n_iter > 0 and report(n_iter, state.value, left / unit, state.parameters):
             return True
         if left <= enough and step is not None and 0 < n_iter < max_iter:
             return _take_last(progress, objective, step, precondition, enough=enough, report=report)
@@ -286,7 +305,7 @@ def _take_last(progress, objective, step, solve, *, enough, report):
         return False
     progress.move_to(following)
     progress.left = max(progress.left, following.left)  # not less than before: the model there is not computed
-    share = progress.left / objective.scale
+    share = progress.left / unit_of_tol(objective, following.value)
     return report is not None and bool(report(n_iter + 1, following.value, share, following.parameters))
 
 

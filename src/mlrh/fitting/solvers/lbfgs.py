@@ -18,7 +18,7 @@ from mlrh.fitting.solvers.base import State, best_of, iterate, line_search, solv
 MEMORY = 5  # pairs of step and gradient change that are kept; each adds two vectors to memory and work of an iteration
 SHORT = 0.4  # a step shorter than this share of the proposed one casts doubt on separate memories
 MAX_DOUBTS = 1.5  # beyond it one memory serves all labels: two short steps in a row count 1.7, a single one 1
-EARLY = 4  # iterations after which a cheap metric is made anew: it saves up to a third of those that follow
+EARLY = 4  # iterations after which the diagonals of a metric are made anew: it saves up to a third of those that follow
 FIRST_WAIT = 25  # iterations with one memory before separate ones are tried again; 2.5 times as many the next time
 MAX_AGE = 14.0  # a metric serves penalties down to this many times weaker than the one it was made for
 
@@ -29,9 +29,9 @@ def lbfgs(objective, start, *, tol, max_iter, metric_at=None, report=None):
 
     Equivalent to L-BFGS after a change of variables that makes the metric the identity, without forming its root. It
     keeps one memory per label where the objective says that labels are loosely coupled, and one for all once steps have
-    to be cut short. Where a metric is cheap, it is made anew after a few iterations, when the parameters have seen the
-    data, and separate memories are tried again nearer to the optimum, with the metric there. Its own estimate of the
-    decrease left is that of its quadratic model, or the decrease of the last two iterations if that is larger.
+    to be cut short. Where that pays, the metric gets new diagonals after a few iterations, when the parameters have
+    seen the data, and separate memories are tried again nearer to the optimum, with those there. Its own estimate of
+    the decrease left is that of its quadratic model, or the decrease of the last two iterations if that is larger.
 
     metric_at(objective, start) returns the metric at a start that is near the optimum and has smaller coefficients (as
     on a path of weaker and weaker penalties): the curvature there tells more than the typical one.
@@ -69,7 +69,7 @@ class Lbfgs:
     def __init__(self, objective, begin, metric, memory, *, is_near=False):
         self.objective, self._metric, self._new_memory = objective, metric, memory
         self._n_iter, self._wait = 0, float(FIRST_WAIT)
-        self._renewal = EARLY if objective.renews_cheaply and not is_near else np.inf
+        self._renewal = EARLY if objective.rescales_early and not is_near else np.inf
         self._begin_anew(len(begin.parameters))
         self.begin = replace(begin, solved=metric(begin.gradient))
 
@@ -113,7 +113,8 @@ class Lbfgs:
     def _renewed(self, state):
         """The state with the metric at its parameters; the memory starts anew, since it belongs to the old metric."""
         self._renewal = np.inf
-        self._metric = self.objective.metric(at=state.parameters)
+        only_diagonals = {} if self.objective.renews_cheaply else {"rescaled": True}
+        self._metric = self.objective.metric(at=state.parameters, **only_diagonals)
         self._begin_anew(len(state.parameters))
         return replace(state, solved=self.solve(state.gradient))
 

@@ -22,7 +22,7 @@ from scipy import linalg
 from mlrh._parallel import BLOCK_OPERATIONS, map_blocks
 from mlrh.fitting.metric import MAX_FACTORED, check_squares, reciprocals
 from mlrh.fitting.solvers._coordinate_descent import columns_of, descend, descend_by_sums
-from mlrh.fitting.solvers.base import best_of, iterate, newton_decrease, solver
+from mlrh.fitting.solvers.base import best_of, enough_for, iterate, newton_decrease, solver
 
 MAX_SWEEPS = 50  # over a label's working set in one iteration: bounds its price where coordinates depend on each other
 SMALL_GAIN = 0.03  # a sweep that adds less than this share to the gains is the last: the model is only an approximation
@@ -44,10 +44,9 @@ def prox_newton(objective, start, *, tol, max_iter, n_jobs=None, report=None):
     confirm it.
     """
     fit = _Fit(objective, n_jobs)
-    enough = tol * objective.scale
 
     def propose(state, history):
-        own = fit.own_step(state)
+        own, enough = fit.own_step(state), enough_for(objective, state.value, tol)
         if max(state.left, own.decrease) > enough:
             return own, own.decrease
         return own, max(own.decrease, fit.joint_step(state, enough).decrease)

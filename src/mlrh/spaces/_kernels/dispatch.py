@@ -15,7 +15,7 @@ from mlrh._parallel import BLOCK_OPERATIONS, map_blocks
 from mlrh._simd import LANES
 from mlrh.spaces._kernels import divide_and_conquer, huge_numbers, lanes, plain, ranking, wide_range
 
-FEW_ROWS = 4 * LANES  # rows of a block at least: fewer don't pay for its buffers and its first tilt
+FEW_ROWS = 16 * LANES  # rows of a block at least: fewer don't pay for its buffers, its first tilt and the interpreter
 # exp(-500) = 1e-217: a size whose bias is this far below the largest may fall short of SAFE_TOTAL (1e-240).
 LOG_RANGE = 500.0
 # With scores near 0, P(|y| = 0) of independent labels is 2**-n_labels: 1e-154 at 512 labels, near SAFE_TOTAL at 800.
