@@ -16,13 +16,13 @@ from mlrh.estimators.thresholds import TunedThresholds
 # One of each class; every other line is among the slow tests.
 ESTIMATORS = [
     MLRHClassifier(),
-    # To the optimum: weighted rows have another kernel matrix than repeated ones, and other numbers of rows in folds, and
+    # To the optimum: weighted rows have another kernel matrix than repeated ones, and other numbers of rows in folds;
     # fits that stop early differ by more than the checks allow.
     KernelMLRHClassifier(tol=1e-12),
     MLRHClassifierCV(Cs=[0.1, 1.0], cv=2),
     KernelMLRHClassifierCV(Cs=[0.1, 1.0], cv=2, tol=1e-12),
-    TunedThresholds(MLRHClassifier(tol=1e-14)),
-    CalibratedSets(MLRHClassifier(tol=1e-14), cv=2),
+    TunedThresholds(MLRHClassifier(solver="newton-cg", tol=1e-12)),
+    CalibratedSets(MLRHClassifier(solver="newton-cg", tol=1e-12), cv=2),
     LabelPowerset(),
     MLkNN(n_neighbors=3, smoothing=0.5),
     IBLR(n_neighbors=3, with_features=True),
@@ -36,7 +36,7 @@ WITH_OTHER_PARAMETERS = [
     MLRHClassifier(solver="newton-cg"),
     MLRHClassifier(label_space="observed", solver="lbfgs"),
     MLRHClassifier(label_space="observed", solver="mm"),
-    # To the optimum, as above; where it is sharp (a strong penalty, or Newton's steps), since rounding errors end a fit.
+    # To the optimum, as above, where it is sharp (a strong penalty, or steps of Newton): rounding errors end a fit.
     KernelMLRHClassifier(C=0.1, solver="lbfgs", tol=1e-14),
     KernelMLRHClassifier(solver="mm"),
     KernelMLRHClassifier(label_space="observed", solver="newton-cg", tol=1e-14),
