@@ -13,6 +13,7 @@ DATA = load_digit_scenes(160, part="train")
 TEST = load_digit_scenes(60, part="test")
 HIDDEN = np.random.default_rng(0).random(DATA.Y.shape) < 0.15
 Y = np.where(HIDDEN, np.nan, DATA.Y)
+NOWHERE_COMPLETE = np.where(np.arange(10) == np.arange(160)[:, None] % 10, np.nan, Y)
 OPTIONS = {"scores": "linear", "label_space": "cardinality", "quality": "fast", "time_budget": None}
 
 
@@ -33,6 +34,14 @@ def test_the_figure_of_a_candidate_is_the_log_probability_of_what_is_known():
         distribution = own.fit(scaler.transform(DATA.X[train]), Y[train]).distribution(scaler.transform(DATA.X[rows]))
         losses.append(-np.maximum(distribution.log_prob_of_known(Y[rows]), np.log(FLOOR)))
     assert line["log_loss"] == pytest.approx(np.concatenate(losses).mean(), rel=1e-4)  # paths start elsewhere
+
+
+def test_the_observed_space_is_left_out_with_a_note_where_labels_are_unknown():
+    for known in (Y[:60], NOWHERE_COMPLETE[:60]):
+        found = MLRHAuto(scores="linear", time_budget=None, cv=2, n_jobs=1).fit(DATA.X[:60], known)
+        tried = {line["label_space"] for line in found.leaderboard_ if line["scores"] != "pool"}
+        assert tried == {"open", "cardinality"}
+        assert found.notes_ == ["The observed label space was not tried: there are unknown labels."]
 
 
 def test_measures_of_folds_are_those_of_complete_rows():

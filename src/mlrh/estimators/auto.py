@@ -342,11 +342,10 @@ class MLRHAuto(_targets.SetClassifier):
             return [("cardinality", "auto")]
         if self.quality == "fast":
             return opened
-        n_sets = len(np.unique(task.Y[is_complete(task.Y)], axis=0))
-        if n_sets <= MAX_SETS:
+        against = _against_observed(task.Y[task.weights > 0])
+        if against is None:
             return [opened[0], ("observed", "auto"), ("cardinality", "auto"), *opened[1:]]
-        found = f"{n_sets:,} different label sets, more than {MAX_SETS:,}"
-        notes.append(f"The observed label space was not tried: there are {found}.")
+        notes.append(f"The observed label space was not tried: there are {against}.")
         return [opened[0], ("cardinality", "auto"), *opened[1:]]
 
     def _kinds(self, task, columns, notes):
@@ -479,6 +478,14 @@ def _task(X, y, sample_weight):
     if task.form.is_one_class_per_row or task.Y.shape[1] > 1:
         return task
     return replace(task, y=sparse.csr_array(task.y[:, None]))  # a dense column would be two classes
+
+
+def _against_observed(Y):
+    """What in Y speaks against trying the observed label space unasked, in words; None where nothing does."""
+    if not is_complete(Y).all():  # it refuses rows that agree with no complete row, and a fold may lack that one
+        return "unknown labels"
+    n_sets = len(np.unique(Y, axis=0))
+    return f"{n_sets:,} different label sets, more than {MAX_SETS:,}" if n_sets > MAX_SETS else None
 
 
 def is_complete(Y):
