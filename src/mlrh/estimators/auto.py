@@ -122,7 +122,8 @@ class MLRHAuto(_targets.SetClassifier):
     leaderboard_ : list of dicts, best first
         For each candidate its name as "model", its settings (those of the best value on its path), "log_loss" and the
         metric over all held-out rows, and "seconds" of its fits. Since they are the best of several, the figures of the
-        first are slightly optimistic.
+        first are slightly optimistic. Figures of a row with unknown labels are about its known ones; a row without
+        known labels counts as absent.
     validation_ : dict of str to list of float
         Each measure of `mlrh.metrics.evaluate` on the held-out rows of each fold, of what was chosen. NaN for a fold
         without complete rows.
@@ -475,6 +476,10 @@ class _Entry:
 def _task(X, y, sample_weight):
     form, Y = _targets.encode(y, partly_known=True)
     task = _held_out.task(MLRHClassifier(), X, form, Y, sample_weight, partly_known=True)
+    shows_any = (task.Y != UNKNOWN).any(axis=1)
+    if not shows_any.all():  # held out, a row that shows nothing would count as right for every candidate
+        task = replace(task, weights=np.where(shows_any, task.weights, 0.0))
+        _targets.check_any(np.flatnonzero(task.weights))
     if task.form.is_one_class_per_row or task.Y.shape[1] > 1:
         return task
     return replace(task, y=sparse.csr_array(task.y[:, None]))  # a dense column would be two classes
@@ -540,7 +545,7 @@ def _part(distribution, truth, is_known, form, metric):
     predicted = _answer(distribution, form, DECISIONS[metric])
     if is_complete(truth).all():
         log_probs = distribution.log_prob(truth)
-    else:  # of what is known; a row of which nothing is known is certain, for every candidate
+    else:  # of what is known
         log_probs = distribution.log_prob_of_known(np.where(truth == UNKNOWN, np.nan, truth))
     log_probs = np.where(is_known, log_probs, -np.inf).astype(np.float64)
     if metric == "log_loss":
@@ -665,7 +670,8 @@ def _time_is_up(untried):
 
 def edge_note(settings: Mapping[str, Any]) -> str:
     """A sentence where the C of a line of a leaderboard is an end of what was tried; nothing elsewhere."""
-    tried = {"linear": LINEAR_C, "rbf": RBF_C}.get(settings.get("scores", ""), ())  # 0.1 has no such entry
+    # Models of version 0.1 don't say the kind of scores.
+    tried = {"linear": LINEAR_C, "rbf": RBF_C}.get(settings.get("scores", ""), ())
     C = settings.get("C")
     if len(tried) < 3 or C not in (tried[0], tried[-1]):
         return ""
