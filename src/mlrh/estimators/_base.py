@@ -206,7 +206,8 @@ class JointClassifier(_targets.SetClassifier):
         """Predicted sets as an indicator matrix; one class per row is always the most probable one."""
         decision = "exact_match" if self._targets.is_one_class_per_row else self.decision
         if _device.is_tensor(distribution.scores):
-            _device.check_options(self)
+            if not self._targets.is_one_class_per_row:
+                _device.check_decision(self)
             return _device.decide(distribution, decision)
         if self._targets.is_one_class_per_row:
             return decisions.exact_match(distribution)
@@ -306,7 +307,8 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
     def _pose(self, X, y, sample_weight, form=None):
         self._check_penalty()
         if _device.stays(X):
-            _device.check_options(self)
+            _device.check_fit(self)
+            _device.check_decision(self)
         return super()._pose(X, y, sample_weight, form)
 
     def _check_weights(self, X, weights):
