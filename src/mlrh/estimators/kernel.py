@@ -58,7 +58,8 @@ class KernelMLRHClassifier(MLRHBase):
     ----------
     kernel : {"rbf", "linear", "poly", "sigmoid", "precomputed", ...} or callable, default="rbf"
         Any name of sklearn.metrics.pairwise.pairwise_kernels, "precomputed", or a function of two matrices (n, d) and
-        (m, d) that returns (n, m). The kernel matrix of the training rows must be positive semidefinite.
+        (m, d) that returns (n, m). The kernel matrix of the training rows (with kernel_approximation="nystroem", of
+        the drawn ones) must be positive semidefinite.
     gamma : {"scale", "auto"} or float, default="scale"
         "scale" is 1 / (n_features * X.var()), "auto" is 1 / n_features.
     degree : int, default=3
@@ -255,6 +256,9 @@ class KernelMLRHClassifier(MLRHBase):
         # In float64, as exact kernels are: in float32 Nystroem would divide by the roots of eigenvalues that are noise.
         X64, random = X.astype(np.float64, copy=False), check_random_state(self.random_state)
         kernel_map = self._new_map(X.shape[0], gamma, random.randint(2**31 - 1)).fit(X64)
+        if self.kernel_approximation == "nystroem":
+            drawn = kernel_map.components_
+            GramFeatures(self._kernel_matrix(drawn, drawn, gamma))  # refuses one that isn't positive semidefinite
         error = self._error_of(kernel_map, X64[random.permutation(X.shape[0])[:CHECKED_ROWS]], gamma)
         if self.verbose:
             words = f"kernel_approximation={self.kernel_approximation!r}, {kernel_map.n_components} components"
