@@ -97,10 +97,11 @@ def test_a_single_label_may_be_unknown_in_some_rows():
     np.testing.assert_allclose(found.predict_proba(TEST.X), own.predict_proba(TEST.X), atol=1e-4)
 
 
-def test_a_pool_of_given_weights_takes_unknown_labels_and_one_that_learns_them_does_not():
+def test_a_pool_of_given_or_equal_weights_takes_unknown_labels_and_one_that_learns_them_does_not():
     members = [("a", MLRHClassifier(C=0.1)), ("b", MLRHClassifier(C=1.0))]
-    pool = PooledSets(members, weights=[0.25, 0.75]).fit(DATA.X, Y)
     parts = [member.fit(DATA.X, Y).distribution(TEST.X).marginals() for _, member in members]
-    np.testing.assert_allclose(pool.predict_proba(TEST.X), 0.25 * parts[0] + 0.75 * parts[1], atol=1e-9)
+    for weights, (first, second) in (([0.25, 0.75], (0.25, 0.75)), ("equal", (0.5, 0.5))):
+        pool = PooledSets(members, weights=weights).fit(DATA.X, Y)
+        np.testing.assert_allclose(pool.predict_proba(TEST.X), first * parts[0] + second * parts[1], atol=1e-9)
     with pytest.raises(ValueError, match="every label known"):
         PooledSets(members).fit(DATA.X, Y)
