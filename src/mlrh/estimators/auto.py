@@ -35,7 +35,7 @@ from mlrh._warnings import warn
 from mlrh.estimators import _categories, _held_out, _targets, _whole_fit
 from mlrh.estimators.boosting import MLRHBoostingClassifier
 from mlrh.estimators.cv import SEARCH_TOL
-from mlrh.estimators.kernel import KernelMLRHClassifier, gamma_scale
+from mlrh.estimators.kernel import KernelMLRHClassifier, gamma_scale, lacking_memory
 from mlrh.estimators.linear import MLRHClassifier
 from mlrh.estimators.pool import PooledSets, largest_likelihood
 from mlrh.metrics import FLOOR, NAMES, evaluate
@@ -357,15 +357,20 @@ class MLRHAuto(_targets.SetClassifier):
                 f"An RBF kernel takes at most {MAX_ASKED_RBF_ROWS:,} rows, because its matrix has rows x rows entries; "
                 f"got {n_rows:,}, so choose other scores or fewer rows."
             )
+        lacking = lacking_memory(n_rows)
+        if self.scores == "rbf" and lacking:
+            raise MemoryError(f"A fit with {lacking}. Choose other scores or fewer rows.")
         if self.scores != "auto":
             return (self.scores,)
         kinds = ["linear"]
         limit = MAX_SPARSE_RBF_ROWS if is_sparse else MAX_RBF_ROWS
-        if n_rows <= limit:
-            kinds.append("rbf")
-        else:
+        if n_rows > limit:
             kind = "sparse rows" if is_sparse else "rows"
             notes.append(f"An RBF kernel was not tried: there are {n_rows:,} {kind}, more than {limit:,}.")
+        elif lacking:
+            notes.append(f"An RBF kernel was not tried: a fit with {lacking}.")
+        else:
+            kinds.append("rbf")
         if find_spec("xgboost") is None:
             notes.append('Boosted trees were not tried: they need XGBoost, pip install "xgboost>=2.1".')
         elif columns.counts:  # thousands of columns, each of which says little: trees would take long to find less

@@ -240,16 +240,14 @@ class KernelMLRHClassifier(MLRHBase):
 
     def _check_memory(self, n_samples):
         """Tell the memory that an exact fit will take where it is much; a MemoryError where there isn't as much."""
-        needed, available = N_MATRICES * 8 * n_samples**2, _budget.available()
-        if available is not None and needed > available:
+        lacking = lacking_memory(n_samples)
+        if lacking:
             has_name = not callable(self.kernel) and self.kernel != "precomputed"  # others are not approximated
             advice = "Use kernel_approximation='nystroem', or fewer rows." if has_name else "Use fewer rows."
-            raise MemoryError(
-                f"A fit with the exact kernel of {n_samples} rows takes about {needed / 1e9:.1f} GB, and "
-                f"{available / 1e9:.1f} GB are available. {advice}"
-            )
+            raise MemoryError(f"A fit with {lacking}. {advice}")
         if self.verbose and n_samples > MANY_ROWS:
-            print(f"[{type(self).__name__}] exact kernel of {n_samples} rows: about {needed / 1e9:.1f} GB of memory")
+            needed = _bytes_of_fit(n_samples) / 1e9
+            print(f"[{type(self).__name__}] exact kernel of {n_samples} rows: about {needed:.1f} GB of memory")
 
     def _approximated(self, X, weights, gamma, keep_gram):
         """The _ApproximatePart of the rows."""
@@ -379,6 +377,19 @@ class KernelMLRHClassifier(MLRHBase):
         if self.gamma == "auto":
             return 1.0 / X.shape[1]
         return _device.gamma_scale(X, weights) if _device.is_tensor(X) else gamma_scale(X, weights)
+
+
+def lacking_memory(n_samples: int) -> str:
+    """How much memory the exact kernel of so many rows takes and how much there is, if that is less; else nothing."""
+    needed, available = _bytes_of_fit(n_samples), _budget.available()
+    if available is None or needed <= available:
+        return ""
+    have = f"{available / 1e9:.1f} GB are available"
+    return f"the exact kernel of {n_samples} rows takes about {needed / 1e9:.1f} GB, and {have}"
+
+
+def _bytes_of_fit(n_samples):
+    return N_MATRICES * 8 * n_samples**2
 
 
 def gamma_scale(X, weights=None) -> float:
