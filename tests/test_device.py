@@ -35,6 +35,7 @@ from mlrh.baselines import (
     ProbabilisticChain,
     chain_set_log_proba,
 )
+from mlrh.estimators import _device
 from mlrh.persistence import load, save
 from mlrh.spaces import CardinalitySpace, GroupSpace, HierarchySpace
 
@@ -162,6 +163,21 @@ def test_other_kernels_are_those_of_the_cpu(kernel, rows):
     assert_same_model(sklearn.clone(model).fit(*tensors(X, Y)), sklearn.clone(model).fit(X, Y), X)
 
 
+def test_rows_that_share_memory_with_those_of_the_fit_are_compared_one_by_one(rows):
+    X, Y, _ = rows
+    model = KernelMLRHClassifier().fit(X, Y)
+    found = model.decision_function(torch.from_numpy(model.X_fit_)[::2])
+    np.testing.assert_allclose(found.numpy(), model.decision_function(X[::2]), atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_row_is_not_apart_from_itself(dtype, rows):
+    # Of such different magnitudes that sums of squares and products differ by rounding, also those of float32.
+    X = torch.tensor(rows[0] * np.logspace(-3, 3, N_FEATURES), dtype=dtype)
+    matrix = _device.kernel_matrix("rbf", X, X, gamma=1e9, degree=3, coef0=0.0)
+    np.testing.assert_array_equal(np.diag(matrix.numpy()), 1.0)
+
+
 def test_a_kernel_that_is_not_positive_semidefinite_is_refused(rows):
     X, Y, _ = rows
     with pytest.raises(ValueError, match="smallest eigenvalue"):
@@ -263,6 +279,22 @@ def test_what_cannot_run_on_a_device_says_so(options, words, rows):
     X, Y, _ = rows
     with pytest.raises(ValueError, match=words):
         MLRHClassifier(**options).fit(*tensors(X, Y))
+
+
+@pytest.mark.parametrize("options", [{"l1_ratio": 0.5}, {"solver": "mm"}])
+def test_a_model_of_the_cpu_answers_rows_on_a_device_whatever_its_fit_needed(options, rows):
+    X, Y, _ = rows
+    model = MLRHClassifier(**options).fit(X, Y)
+    np.testing.assert_array_equal(model.predict(torch.tensor(X)).numpy(), model.predict(X))
+    model.set_params(answer_sizes=(1, 2))
+    with pytest.raises(ValueError, match="without answer_sizes"):
+        model.predict(torch.tensor(X))
+
+
+def test_classes_are_answered_on_a_device_whatever_the_decision_on_sets(rows):
+    X, Y, _ = rows
+    model = MLRHClassifier(decision=lambda distribution: distribution.mode()).fit(X, Y[:, 0])
+    np.testing.assert_array_equal(model.predict(torch.tensor(X)).numpy(), model.predict(X))
 
 
 def needing(estimator):

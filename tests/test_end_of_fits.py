@@ -168,5 +168,9 @@ def test_verbose_says_on_standard_error_that_kernels_are_compiled(monkeypatch, c
     printed = capsys.readouterr()
     assert printed.err == f"[MLRHClassifier] {_base.COMPILING}\n"
     assert len(printed.out.splitlines()) == fitted.n_iter_
+    several = MLRHClassifier(label_space="open", verbose=1)  # two fits choose a strength before the third
+    for fit in (several.fit, lambda X, Y: several.fit_chunks([(X, Y)])):
+        fit(X, Y)
+        assert capsys.readouterr().err == f"[MLRHClassifier] {_base.COMPILING}\n"
     MLRHClassifier().fit(X, Y)
     assert capsys.readouterr().err == ""

@@ -173,6 +173,14 @@ def test_a_kernel_that_cant_be_approximated_is_refused(options, words):
             model.fit(rows, Y)
 
 
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_nystroem_refuses_a_kernel_that_the_exact_fit_refuses(form):
+    options = {"kernel": "sigmoid", "gamma": 1.0, "coef0": -1.0}
+    for model in (KernelMLRHClassifier(**options), approximate("nystroem", **options)):
+        with pytest.raises(ValueError, match="must be positive semidefinite; its smallest eigenvalue is -"):
+            model.fit(form(X), Y)
+
+
 def test_rows_on_a_device_are_refused_by_fits_and_by_cosines_and_answered_by_drawn_rows(monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("SCIPY_ARRAY_API", "1")  # which scikit-learn asks for

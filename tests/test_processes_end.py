@@ -41,6 +41,28 @@ def test_workers_in_compiled_code_that_holds_the_lock_of_python_end_with_the_pro
     wait_until(lambda: not running_in_session(process.pid), 10)
 
 
+THREADS = """
+import os, pathlib, threading, time
+from mlrh._processes import as_finished
+
+found = []
+def use():
+    events = as_finished(lambda _: os.getpid(), [0, 1], n_jobs=2)
+    found.extend(result for place, result, _ in events if place is not None)
+
+thread = threading.Thread(target=use)
+thread.start()
+thread.join()
+time.sleep(1)
+print([pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] in "SR" for pid in found])
+"""
+
+
+def test_workers_outlive_the_thread_that_started_them_since_others_share_them(tmp_path):
+    done = subprocess.run((sys.executable, "-c", THREADS), cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[True, True]\n", done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 def test_a_fit_that_is_ended_by_a_signal_leaves_no_process_and_no_file(tmp_path, ending):

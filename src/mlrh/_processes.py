@@ -57,7 +57,7 @@ def _until_a_death(work, tasks, waiting, n_jobs):
 
     # So few are sent ahead that what is sent is what runs. A pool of one would be no process at all.
     options = {"batch_size": 1, "pre_dispatch": n_jobs, "return_as": "generator_unordered"}
-    parallel = Parallel(max(n_jobs, 2), "loky", initializer=_begin_worker, initargs=(os.getpid(),), **options)
+    parallel = Parallel(max(n_jobs, 2), "loky", initializer=_begin_worker, initargs=(STARTER,), **options)
     results: Any = None
     try:
         with _interrupts_delayed():
@@ -95,19 +95,35 @@ def _on_one_thread(work, task):
         return work(task)
 
 
-def _begin_worker(parent):
+class _Starter:
+    """Arrives in a worker as (number of the process that started it, whether the main thread did).
+
+    A worker is started when it is needed, by whatever thread then needs it, and that thread pickles this. The object
+    itself is always the same, since joblib ends the workers of other threads where arguments have changed.
+    """
+
+    def __reduce__(self):
+        return tuple, ((os.getpid(), threading.current_thread() is threading.main_thread()),)
+
+
+STARTER = _Starter()
+
+
+def _begin_worker(starter):
     """A worker that heard Ctrl-C too would end with a traceback of its own; the parent ends it quietly."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with(parent)
+    parent, by_main_thread = starter
+    end_with(parent, by_lasting_thread=by_main_thread)
 
 
-def end_with(parent: int) -> None:
+def end_with(parent: int, *, by_lasting_thread: bool = True) -> None:
     """End this process as soon as its parent, the process of that number, has ended, by whatever signal.
 
-    Linux does so, also where compiled code holds Python's lock for minutes, and takes for the parent the thread that
-    started this process. A thread does so on other systems, and for a parent that has ended already.
+    Linux does so, also where compiled code holds Python's lock for minutes, but takes for the parent the thread that
+    started this process: by_lasting_thread says that it lasts as long as the parent. A thread does so elsewhere, and
+    for a parent that has ended already.
     """
-    if sys.platform == "linux":
+    if sys.platform == "linux" and by_lasting_thread:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
 

@@ -78,11 +78,6 @@ class AnswerRule:
     refuse_below: float = 0.0
 
     @property
-    def is_default(self) -> bool:
-        """Whether answers are the decision's sets as they are."""
-        return self.thresholds is None and (self.temperature, self.inside_share, self.refuse_below) == (1.0, 1.0, 0.0)
-
-    @property
     def least_probability(self) -> float:
         """The least probability, under a calibrated distribution, of a set that is answered with."""
         return self.refuse_below / self.inside_share

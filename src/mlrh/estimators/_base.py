@@ -206,7 +206,8 @@ class JointClassifier(_targets.SetClassifier):
         """Predicted sets as an indicator matrix; one class per row is always the most probable one."""
         decision = "exact_match" if self._targets.is_one_class_per_row else self.decision
         if _device.is_tensor(distribution.scores):
-            _device.check_options(self)
+            if not self._targets.is_one_class_per_row:
+                _device.check_decision(self)
             return _device.decide(distribution, decision)
         if self._targets.is_one_class_per_row:
             return decisions.exact_match(distribution)
@@ -306,7 +307,8 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
     def _pose(self, X, y, sample_weight, form=None):
         self._check_penalty()
         if _device.stays(X):
-            _device.check_options(self)
+            _device.check_fit(self)
+            _device.check_decision(self)
         return super()._pose(X, y, sample_weight, form)
 
     def _check_weights(self, X, weights):
@@ -319,13 +321,14 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
         Starts are as for `_start`, metric_at as for `lbfgs`. `iterations` reports every iteration to the callbacks.
         """
         self._warn_of_rounding(prepared)
-        problem, from_folds = self._tuned(problem, prepared.design)
-        if len(starts) == 0 and problem.is_complete and from_folds:
-            starts, metric_at = from_folds, Objective.metric_near
-        objective = self._objective(prepared.design, problem.space, problem.Y)
-        return self._conclude(
-            problem, prepared, objective, starts, metric_at=metric_at, iterations=iterations, more=rows
-        )
+        with telling_of_kernels(self):
+            problem, from_folds = self._tuned(problem, prepared.design)
+            if len(starts) == 0 and problem.is_complete and from_folds:
+                starts, metric_at = from_folds, Objective.metric_near
+            objective = self._objective(prepared.design, problem.space, problem.Y)
+            return self._conclude(
+                problem, prepared, objective, starts, metric_at=metric_at, iterations=iterations, more=rows
+            )
 
     def _objective(self, design, space, Y):
         """The objective of a fit to rows with label sets Y, which lie in memory or on a device."""
@@ -473,8 +476,7 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
         if iterations is not None:
             iterations.begin(np.atleast_2d(start)[0])
         report = self._report(_name(solver), iterations, tell)
-        with telling_of_compilation(self._tell_of_compilation) if self.verbose else nullcontext():
-            solution = function(objective, start, tol=tol, max_iter=max_iter, report=report, **options)
+        solution = function(objective, start, tol=tol, max_iter=max_iter, report=report, **options)
         if not isinstance(solution, solvers.Solution):
             raise TypeError(f"A solver must return a Solution; {_name(solver)} returned a {type(solution).__name__}.")
         if iterations is not None:
@@ -509,9 +511,6 @@ class MLRHBase(_sklearn.CallbackSupportMixin, JointClassifier):
             return stop
 
         return report
-
-    def _tell_of_compilation(self):
-        print(f"[{type(self).__name__}] {COMPILING}", file=sys.stderr, flush=True)
 
     @property
     def _strengths(self):
@@ -570,6 +569,13 @@ def _check_space(space, form, Y):
             f"With one class per row ({what}) a label space must have sets of {needed[0]} to {needed[1]} labels; got "
             f"{space.sizes()[0]} to {space.sizes()[1]} in {space!r}. Use label_space='cardinality'."
         )
+
+
+def telling_of_kernels(model):
+    """A block, around the whole of a fit, in which `verbose` says once that kernels are compiled."""
+    words = f"[{type(model).__name__}] {COMPILING}"
+    tell = partial(print, words, file=sys.stderr, flush=True)
+    return telling_of_compilation(tell) if model.verbose else nullcontext()
 
 
 def check_strength(C, weights, dtype):

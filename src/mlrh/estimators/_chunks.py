@@ -22,7 +22,7 @@ from mlrh import _sklearn
 from mlrh._indicators import UNKNOWN
 from mlrh._words import left_in_words
 from mlrh.estimators import _device, _features, _targets
-from mlrh.estimators._base import check_strength
+from mlrh.estimators._base import check_strength, telling_of_kernels
 from mlrh.fitting.design import Design, FeatureSums
 from mlrh.fitting.rows import ahead, blocks_of, rows_of
 
@@ -480,12 +480,13 @@ def seconds_left(reached, tol) -> float | None:
 def progress_of(model) -> Iterator[Silent]:
     """The progress of a fit, shown as its `verbose` asks for."""
     name = type(model).__name__
-    if not model.verbose:
-        yield Silent()
-    elif not sys.stdout.isatty():
-        yield Told(name, model.tol)
-    else:
-        columns = (TextColumn(name), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-        fields = (TextColumn("{task.fields[value]}"), TextColumn("{task.fields[left]}"))
-        with Progress(*columns, *fields) as bar:
-            yield Told(name, model.tol, bar)
+    with telling_of_kernels(model):
+        if not model.verbose:
+            yield Silent()
+        elif not sys.stdout.isatty():
+            yield Told(name, model.tol)
+        else:
+            columns = (TextColumn(name), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+            fields = (TextColumn("{task.fields[value]}"), TextColumn("{task.fields[left]}"))
+            with Progress(*columns, *fields) as bar:
+                yield Told(name, model.tol, bar)

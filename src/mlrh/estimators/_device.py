@@ -103,17 +103,21 @@ def decoded(form, sets, X):
     return like(answer, X) if isinstance(answer, np.ndarray) else answer
 
 
-def check_options(estimator):
-    """Raise a ValueError that says what can't be done on a device, where the estimator asks for it."""
-    name = type(estimator).__name__
+def check_fit(estimator):
+    """Raise a ValueError that says what of a fit can't be done on a device, where the estimator asks for it."""
     if estimator.l1_ratio > 0:
+        name = type(estimator).__name__
         raise ValueError(f"{name} has no L1 penalty for X on a device; got l1_ratio={estimator.l1_ratio}. Use the CPU.")
     if estimator.solver not in ("auto", "lbfgs"):
         raise ValueError(f"For X on a device solver must be 'auto' or 'lbfgs'; got {estimator.solver!r}. Use the CPU.")
+
+
+def check_decision(estimator):
+    """Raise a ValueError where the estimator asks for answers that can't be found on a device."""
     if estimator.answer_sizes is not None or callable(estimator.decision):
         raise ValueError(
-            f"{name} answers X on a device by the decisions of mlrh.torch.decide, without answer_sizes and without a "
-            "function of your own. Use the CPU, or decide yourself from distribution(X)."
+            f"{type(estimator).__name__} answers X on a device by the decisions of mlrh.torch.decide, without "
+            "answer_sizes and without a function of your own. Use the CPU, or decide yourself from distribution(X)."
         )
 
 
@@ -174,6 +178,7 @@ def kernel_matrix(kernel, X, other, *, gamma, degree, coef0):
     """Kernel values of X, a tensor, and other rows (an array or a tensor), in float64 at the place of X."""
     import torch
 
+    is_same = other is X
     X = X.double()
     if kernel == "precomputed":
         return X
@@ -181,14 +186,14 @@ def kernel_matrix(kernel, X, other, *, gamma, degree, coef0):
         raise ValueError(
             f"For X on a device kernel must be 'linear', 'poly', 'rbf', 'sigmoid' or 'precomputed'; got {kernel!r}."
         )
-    other = torch.as_tensor(other, dtype=torch.float64, device=X.device)
+    other = X if is_same else torch.as_tensor(other, dtype=torch.float64, device=X.device)
     products = X @ other.T
     if kernel == "linear":
         return products
     if kernel == "rbf":
         # |x - z|^2 = |x|^2 + |z|^2 - 2 x'z; rounding may leave less than 0, and a row with itself not quite 0.
         squares = X.square().sum(1)[:, None] + other.square().sum(1) - 2 * products
-        if other is X or X.data_ptr() == other.data_ptr():
+        if is_same:
             squares.fill_diagonal_(0.0)
         return squares.clamp_(min=0.0).mul_(-gamma).exp_()
     products = gamma * products + coef0

@@ -389,8 +389,9 @@ def _tell_of_joined_labels(classes):
         return
     joined = [name for name in classes.tolist() if separator in name]
     parts = [part.strip() for name in classes.tolist() for part in name.split(separator)]
-    # Parts of a plain text, such as "Paris, France", hardly come again; labels do.
-    if len(set(parts)) < len(parts):
+    # Labels come again in other sets. So do parts of plain texts with commas, such as "Paris, France", but not alone.
+    is_repeated = len(set(parts)) < len(parts)
+    if is_repeated and (separator != "," or not set(parts).isdisjoint(classes.tolist())):
         warn(
             f"The classes of y look like label sets, such as {joined[0]!r}, but each is one class. For label sets "
             f"give y as a list of sets, [set(labels.split({separator!r})) for labels in y], or as the matrix that "

@@ -35,7 +35,7 @@ from mlrh._warnings import warn
 from mlrh.estimators import _categories, _held_out, _targets, _whole_fit
 from mlrh.estimators.boosting import MLRHBoostingClassifier
 from mlrh.estimators.cv import SEARCH_TOL
-from mlrh.estimators.kernel import KernelMLRHClassifier, gamma_scale
+from mlrh.estimators.kernel import KernelMLRHClassifier, gamma_scale, lacking_memory
 from mlrh.estimators.linear import MLRHClassifier
 from mlrh.estimators.pool import PooledSets, largest_likelihood
 from mlrh.metrics import FLOOR, NAMES, evaluate
@@ -122,7 +122,8 @@ class MLRHAuto(_targets.SetClassifier):
     leaderboard_ : list of dicts, best first
         For each candidate its name as "model", its settings (those of the best value on its path), "log_loss" and the
         metric over all held-out rows, and "seconds" of its fits. Since they are the best of several, the figures of the
-        first are slightly optimistic.
+        first are slightly optimistic. Figures of a row with unknown labels are about its known ones; a row without
+        known labels counts as absent.
     validation_ : dict of str to list of float
         Each measure of `mlrh.metrics.evaluate` on the held-out rows of each fold, of what was chosen. NaN for a fold
         without complete rows.
@@ -342,11 +343,10 @@ class MLRHAuto(_targets.SetClassifier):
             return [("cardinality", "auto")]
         if self.quality == "fast":
             return opened
-        n_sets = len(np.unique(task.Y[is_complete(task.Y)], axis=0))
-        if n_sets <= MAX_SETS:
+        against = _against_observed(task.Y[task.weights > 0])
+        if against is None:
             return [opened[0], ("observed", "auto"), ("cardinality", "auto"), *opened[1:]]
-        found = f"{n_sets:,} different label sets, more than {MAX_SETS:,}"
-        notes.append(f"The observed label space was not tried: there are {found}.")
+        notes.append(f"The observed label space was not tried: there are {against}.")
         return [opened[0], ("cardinality", "auto"), *opened[1:]]
 
     def _kinds(self, task, columns, notes):
@@ -357,15 +357,20 @@ class MLRHAuto(_targets.SetClassifier):
                 f"An RBF kernel takes at most {MAX_ASKED_RBF_ROWS:,} rows, because its matrix has rows x rows entries; "
                 f"got {n_rows:,}, so choose other scores or fewer rows."
             )
+        lacking = lacking_memory(n_rows)
+        if self.scores == "rbf" and lacking:
+            raise MemoryError(f"A fit with {lacking}. Choose other scores or fewer rows.")
         if self.scores != "auto":
             return (self.scores,)
         kinds = ["linear"]
         limit = MAX_SPARSE_RBF_ROWS if is_sparse else MAX_RBF_ROWS
-        if n_rows <= limit:
-            kinds.append("rbf")
-        else:
+        if n_rows > limit:
             kind = "sparse rows" if is_sparse else "rows"
             notes.append(f"An RBF kernel was not tried: there are {n_rows:,} {kind}, more than {limit:,}.")
+        elif lacking:
+            notes.append(f"An RBF kernel was not tried: a fit with {lacking}.")
+        else:
+            kinds.append("rbf")
         if find_spec("xgboost") is None:
             notes.append('Boosted trees were not tried: they need XGBoost, pip install "xgboost>=2.1".')
         elif columns.counts:  # thousands of columns, each of which says little: trees would take long to find less
@@ -476,9 +481,21 @@ class _Entry:
 def _task(X, y, sample_weight):
     form, Y = _targets.encode(y, partly_known=True)
     task = _held_out.task(MLRHClassifier(), X, form, Y, sample_weight, partly_known=True)
+    shows_any = (task.Y != UNKNOWN).any(axis=1)
+    if not shows_any.all():  # held out, a row that shows nothing would count as right for every candidate
+        task = replace(task, weights=np.where(shows_any, task.weights, 0.0))
+        _targets.check_any(np.flatnonzero(task.weights))
     if task.form.is_one_class_per_row or task.Y.shape[1] > 1:
         return task
     return replace(task, y=sparse.csr_array(task.y[:, None]))  # a dense column would be two classes
+
+
+def _against_observed(Y):
+    """What in Y speaks against trying the observed label space unasked, in words; None where nothing does."""
+    if not is_complete(Y).all():  # it refuses rows that agree with no complete row, and a fold may lack that one
+        return "unknown labels"
+    n_sets = len(np.unique(Y, axis=0))
+    return f"{n_sets:,} different label sets, more than {MAX_SETS:,}" if n_sets > MAX_SETS else None
 
 
 def is_complete(Y):
@@ -533,7 +550,7 @@ def _part(distribution, truth, is_known, form, metric):
     predicted = _answer(distribution, form, DECISIONS[metric])
     if is_complete(truth).all():
         log_probs = distribution.log_prob(truth)
-    else:  # of what is known; a row of which nothing is known is certain, for every candidate
+    else:  # of what is known
         log_probs = distribution.log_prob_of_known(np.where(truth == UNKNOWN, np.nan, truth))
     log_probs = np.where(is_known, log_probs, -np.inf).astype(np.float64)
     if metric == "log_loss":
@@ -658,7 +675,8 @@ def _time_is_up(untried):
 
 def edge_note(settings: Mapping[str, Any]) -> str:
     """A sentence where the C of a line of a leaderboard is an end of what was tried; nothing elsewhere."""
-    tried = {"linear": LINEAR_C, "rbf": RBF_C}.get(settings.get("scores", ""), ())  # 0.1 has no such entry
+    # Models of version 0.1 don't say the kind of scores.
+    tried = {"linear": LINEAR_C, "rbf": RBF_C}.get(settings.get("scores", ""), ())
     C = settings.get("C")
     if len(tried) < 3 or C not in (tried[0], tried[-1]):
         return ""

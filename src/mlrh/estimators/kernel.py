@@ -27,23 +27,74 @@ CHECKED_ROWS = 1000  # of the training rows, for which an approximation is compa
 
 @dataclass(frozen=True)
 class _KernelPart:
-    """The design to solve in, and the Gram features it is made of, which lead back to dual coefficients."""
+    """The design to solve in, and the Gram features it is made of, which lead back to dual coefficients.
+
+    X are the rows that predictions are compared with, None for a precomputed kernel; dtype is that of the fit.
+    """
 
     design: Design
     X: Any
+    dtype: np.dtype
     gamma: float
     features: GramFeatures
+
+    @property
+    def lost(self):
+        """What rounding hides of the kernel matrix."""
+        return self.features.lost
+
+    def nearest_to(self, scores):
+        """Coefficients and mean scores that come nearest to these scores."""
+        coef = self.features.from_scores(scores)
+        return coef, self.design.mean @ coef
+
+    def attributes_of(self, coef):
+        """The fitted attributes that stand for the kernel and these coefficients, by name."""
+        return {
+            "kernel_map_": None,
+            "kernel_error_": 0.0,
+            # A copy, because the caller may change X later.
+            "X_fit_": None if self.X is None else _device.copied(self.X),
+            "dual_coef_": np.ascontiguousarray(self.features.to_dual(coef).T).astype(self.dtype),
+        }
 
 
 @dataclass(frozen=True)
 class _ApproximatePart:
-    """The design to solve in, made of the features of a fitted Nystroem or RBFSampler, and how far these are off."""
+    """The design to solve in, made of the features of a fitted Nystroem or RBFSampler, and how far these are off.
+
+    drawn are the numbers of the rows that Nystroem drew, None for the cosines of RBFSampler.
+    """
 
     design: Design
     X: Any
+    dtype: np.dtype
     gamma: float
     kernel_map: Nystroem | RBFSampler
+    drawn: np.ndarray | None
     error: float
+
+    @property
+    def lost(self):
+        """Nothing: the error tells of more than rounding."""
+        return 0.0
+
+    def nearest_to(self, scores):
+        """Coefficients and mean scores that come nearest to these scores."""
+        mean = self.design.weights @ scores / self.design.total_weight
+        mean = mean if self.design.fit_intercept else np.zeros_like(mean)
+        return linalg.lstsq(self.design.X, scores - mean, check_finite=False)[0], mean
+
+    def attributes_of(self, coef):
+        """The fitted attributes that stand for the approximation and these coefficients, by name."""
+        if self.drawn is None:
+            rows, kernel_map, dual = None, self.kernel_map, coef
+        else:
+            # The features of Nystroem are kernel(X, components) @ normalization.T, so that scores have the form of
+            # exact ones. Its dual coefficients may be huge and cancel: they stay in float64, whatever the type of X.
+            rows, kernel_map, dual = self.X[self.drawn], None, self.kernel_map.normalization_.T @ coef
+        fitted = {"X_fit_": rows, "kernel_map_": kernel_map, "kernel_error_": self.error}
+        return {**fitted, "dual_coef_": np.ascontiguousarray(dual.T)}
 
 
 class KernelMLRHClassifier(MLRHBase):
@@ -58,7 +109,8 @@ class KernelMLRHClassifier(MLRHBase):
     ----------
     kernel : {"rbf", "linear", "poly", "sigmoid", "precomputed", ...} or callable, default="rbf"
         Any name of sklearn.metrics.pairwise.pairwise_kernels, "precomputed", or a function of two matrices (n, d) and
-        (m, d) that returns (n, m). The kernel matrix of the training rows must be positive semidefinite.
+        (m, d) that returns (n, m). The kernel matrix of the training rows (with kernel_approximation="nystroem", of
+        the drawn ones) must be positive semidefinite.
     gamma : {"scale", "auto"} or float, default="scale"
         "scale" is 1 / (n_features * X.var()), "auto" is 1 / n_features.
     degree : int, default=3
@@ -226,7 +278,7 @@ class KernelMLRHClassifier(MLRHBase):
                 gram = 0.5 * (gram + gram.T)
             features = _device.gram_features(gram)
             design = _device.design(features.features, weights, self.fit_intercept)
-            return _KernelPart(design, X, gamma, features)
+            return self._exact_part(design, X, gamma, features)
         # scikit-learn's own kernels are symmetric; others may be off by rounding, so the mean is taken.
         if callable(self.kernel) or self.kernel == "precomputed":
             _check_symmetric(gram)
@@ -235,32 +287,39 @@ class KernelMLRHClassifier(MLRHBase):
         del gram  # makes room
         options = {"fit_intercept": self.fit_intercept, "keep_gram": keep_gram, "n_jobs": self.n_jobs}
         design = triangular_design(features, weights, **options)
-        return _KernelPart(design, X, gamma, features)
+        return self._exact_part(design, X, gamma, features)
+
+    def _exact_part(self, design, X, gamma, features):
+        rows = None if self.kernel == "precomputed" else X
+        return _KernelPart(design, rows, _features.dtype_of(X), gamma, features)
 
     def _check_memory(self, n_samples):
         """Tell the memory that an exact fit will take where it is much; a MemoryError where there isn't as much."""
-        needed, available = N_MATRICES * 8 * n_samples**2, _budget.available()
-        if available is not None and needed > available:
+        lacking = lacking_memory(n_samples)
+        if lacking:
             has_name = not callable(self.kernel) and self.kernel != "precomputed"  # others are not approximated
             advice = "Use kernel_approximation='nystroem', or fewer rows." if has_name else "Use fewer rows."
-            raise MemoryError(
-                f"A fit with the exact kernel of {n_samples} rows takes about {needed / 1e9:.1f} GB, and "
-                f"{available / 1e9:.1f} GB are available. {advice}"
-            )
+            raise MemoryError(f"A fit with {lacking}. {advice}")
         if self.verbose and n_samples > MANY_ROWS:
-            print(f"[{type(self).__name__}] exact kernel of {n_samples} rows: about {needed / 1e9:.1f} GB of memory")
+            needed = _bytes_of_fit(n_samples) / 1e9
+            print(f"[{type(self).__name__}] exact kernel of {n_samples} rows: about {needed:.1f} GB of memory")
 
     def _approximated(self, X, weights, gamma, keep_gram):
         """The _ApproximatePart of the rows."""
         # In float64, as exact kernels are: in float32 Nystroem would divide by the roots of eigenvalues that are noise.
         X64, random = X.astype(np.float64, copy=False), check_random_state(self.random_state)
         kernel_map = self._new_map(X.shape[0], gamma, random.randint(2**31 - 1)).fit(X64)
+        drawn = None
+        if self.kernel_approximation == "nystroem":
+            drawn, rows = kernel_map.component_indices_, kernel_map.components_
+            GramFeatures(self._kernel_matrix(rows, rows, gamma))  # refuses one that isn't positive semidefinite
         error = self._error_of(kernel_map, X64[random.permutation(X.shape[0])[:CHECKED_ROWS]], gamma)
         if self.verbose:
             words = f"kernel_approximation={self.kernel_approximation!r}, {kernel_map.n_components} components"
             print(f"[{type(self).__name__}] {words}: relative error of the kernel {error:.2g}")
         options = {"fit_intercept": self.fit_intercept, "keep_gram": keep_gram, "n_jobs": self.n_jobs}
-        return _ApproximatePart(Design(kernel_map.transform(X64), weights, **options), X, gamma, kernel_map, error)
+        design = Design(kernel_map.transform(X64), weights, **options)
+        return _ApproximatePart(design, X, _features.dtype_of(X), gamma, kernel_map, drawn, error)
 
     def _new_map(self, n_samples, gamma, seed):
         if self.kernel_approximation == "fourier":
@@ -281,18 +340,12 @@ class KernelMLRHClassifier(MLRHBase):
 
     def _project(self, prepared, earlier):
         scores, intercept = earlier
-        if isinstance(prepared, _ApproximatePart):
-            mean = prepared.design.weights @ scores / prepared.design.total_weight
-            mean = mean if self.fit_intercept else np.zeros_like(mean)
-            return linalg.lstsq(prepared.design.X, scores - mean, check_finite=False)[0], intercept + mean
-        coef = prepared.features.from_scores(scores)
-        return coef, intercept + prepared.design.mean @ coef
+        coef, mean = prepared.nearest_to(scores)
+        return coef, intercept + mean
 
     def _warn_of_rounding(self, prepared):
-        if isinstance(prepared, _ApproximatePart):
-            return  # kernel_error_ tells of more than rounding
         # The penalty is 1/C: what rounding hides of the kernel matrix matters if it is not small beside that.
-        if prepared.features.lost > 0.01 / self.C > 0:
+        if prepared.lost > 0.01 / self.C > 0:
             warn(
                 "The kernel matrix is so unevenly scaled that rounding hides a part of it that matters at this C. "
                 "Scale the features, for example with StandardScaler.",
@@ -301,33 +354,12 @@ class KernelMLRHClassifier(MLRHBase):
     def _attributes(self, problem, prepared, found):
         attributes = super()._attributes(problem, prepared, found)
         if self.kernel_approximation == "nystroem":
-            attributes["support_"] = problem.support[prepared.kernel_map.component_indices_]
+            attributes["support_"] = problem.support[prepared.drawn]
         return attributes
 
     def _attributes_of(self, prepared, coef, mean_score):
-        dtype = _features.dtype_of(prepared.X)
-        intercept = (mean_score - prepared.design.mean @ coef).astype(dtype)
-        if isinstance(prepared, _ApproximatePart):
-            return {"_gamma": prepared.gamma, "intercept_": intercept, **self._approximation_of(prepared, coef)}
-        return {
-            "_gamma": prepared.gamma,
-            "kernel_map_": None,
-            "kernel_error_": 0.0,
-            # A copy, because the caller may change X later.
-            "X_fit_": None if self.kernel == "precomputed" else _device.copied(prepared.X),
-            "dual_coef_": np.ascontiguousarray(prepared.features.to_dual(coef).T).astype(dtype),
-            "intercept_": intercept,
-        }
-
-    def _approximation_of(self, prepared, coef):
-        """The fitted attributes that stand for the features of an approximation, by name."""
-        kernel_map, drawn = prepared.kernel_map, self.kernel_approximation == "nystroem"
-        # The features of Nystroem are kernel(X, components) @ normalization.T, so that scores have the form of exact
-        # ones. Its dual coefficients may be huge and cancel: they stay in float64, whatever the type of X.
-        dual = kernel_map.normalization_.T @ coef if drawn else coef
-        rows = prepared.X[kernel_map.component_indices_] if drawn else None
-        fitted = {"X_fit_": rows, "kernel_map_": None if drawn else kernel_map, "kernel_error_": prepared.error}
-        return {**fitted, "dual_coef_": np.ascontiguousarray(dual.T)}
+        intercept = (mean_score - prepared.design.mean @ coef).astype(prepared.dtype)
+        return {"_gamma": prepared.gamma, "intercept_": intercept, **prepared.attributes_of(coef)}
 
     def _compared(self, X):
         """Kernel values of X and the rows of the fit, in blocks: a list of one, or a generator of several."""
@@ -375,6 +407,19 @@ class KernelMLRHClassifier(MLRHBase):
         if self.gamma == "auto":
             return 1.0 / X.shape[1]
         return _device.gamma_scale(X, weights) if _device.is_tensor(X) else gamma_scale(X, weights)
+
+
+def lacking_memory(n_samples: int) -> str:
+    """How much memory the exact kernel of so many rows takes and how much there is, if that is less; else nothing."""
+    needed, available = _bytes_of_fit(n_samples), _budget.available()
+    if available is None or needed <= available:
+        return ""
+    have = f"{available / 1e9:.1f} GB are available"
+    return f"the exact kernel of {n_samples} rows takes about {needed / 1e9:.1f} GB, and {have}"
+
+
+def _bytes_of_fit(n_samples):
+    return N_MATRICES * 8 * n_samples**2
 
 
 def gamma_scale(X, weights=None) -> float:

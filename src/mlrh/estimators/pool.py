@@ -135,7 +135,8 @@ class PooledSets(MetaEstimatorMixin, _targets.SetClassifier):
         ----------
         X : whatever the members take, with n_samples rows
         y : indicator matrix, list of label sets, or classes of shape (n_samples,)
-            With every label known. The members get an array of 0 and 1, or the classes.
+            The members get an array of 0 and 1, or the classes. A matrix may hold NaN where a label is unknown, if the
+            members take it and weights are not to be learned on held-out rows.
         sample_weight : array of shape (n_samples,), optional
             Passed on to all members, and the weights of the held-out rows: a row of weight 2 counts as the row twice,
             one of weight 0 as absent.
@@ -150,8 +151,8 @@ class PooledSets(MetaEstimatorMixin, _targets.SetClassifier):
         fitted = copy(self)  # if this fit fails, self keeps the last one
         X = indexable(validate_data(fitted, X, skip_check_array=True))[0]
         form, Y = _targets.encode(y, partly_known=True)
-        # Weights that are given need no held-out rows, and so no row whose labels are all known.
-        options = {"partly_known": not isinstance(self.weights, str)}
+        # Other weights need no held-out rows, and so no row whose labels are all known.
+        options = {"partly_known": not (isinstance(self.weights, str) and self.weights == "held-out")}
         tasks = [_held_out.task(member, X, form, Y, sample_weight, **options) for _, member in self.estimators]
         self._check_decision(tasks[0].form)
         fitted.weights_ = self._chosen_weights(tasks)
