@@ -127,8 +127,8 @@ class Counted:
 
 
 def n_evaluations(fit) -> int:
-    """How often fit() asks its rows for a gradient, or for a product with the Hessian."""
-    names, asked = ("expected_sums", "_with_curvatures", "hessian"), []
+    """How often fit() asks its rows for a gradient, new diagonals of its metric, or a product with the Hessian."""
+    names, asked = ("expected_sums", "_with_curvatures", "diagonal_curvatures", "hessian"), []
     before = {name: getattr(RowsInMemory, name) for name in names}
 
     def counting(name):

@@ -12,6 +12,8 @@ from mlrh.baselines.probabilistic_chain import EPSILON, ORDER, _Chain
 from mlrh.estimators import MLRHClassifier, _held_out
 from mlrh.estimators.cv import DECIMALS, SEARCH_TOL, best_index, log_prob, validation_scores
 
+LINK_TOL = 1e-7  # three digits of each coefficient, as other programs for elastic nets give them
+
 
 class CCnet(_Chain):
     """CCnet: a chain of logistic regressions with an elastic net, each with a penalty of its own by cross validation.
@@ -135,7 +137,7 @@ class CCnet(_Chain):
             )
             ratio, C = best_index(scores[0], decimals=DECIMALS)
             self.C_[label], self.l1_ratio_[label] = Cs[C], l1_ratios[ratio]
-            link = OrConstant(MLRHClassifier(C=Cs[C], l1_ratio=l1_ratios[ratio]))
+            link = OrConstant(MLRHClassifier(C=Cs[C], l1_ratio=l1_ratios[ratio], tol=LINK_TOL))
             return link.fit(features, y, weights)
 
         return fit_link

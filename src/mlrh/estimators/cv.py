@@ -31,7 +31,7 @@ from mlrh.estimators.linear import MLRHClassifier
 from mlrh.metrics import FLOOR
 
 LOG10_CS = (-4, 4)  # of the smallest and the largest C unless told others: the decades of LogisticRegressionCV
-SEARCH_TOL = 1e-5  # of fits that only serve to choose: a rank needs fewer digits than the final fit, with its default
+SEARCH_TOL = 1e-5  # of fits that only serve to choose: a rank needs no more digits, whatever the final fit has
 LOG_PROB = "log_prob"
 WITHOUT_GAMMA = ("linear", "cosine", "additive_chi2", "precomputed")
 DECIMALS = 12  # of mean scores that are compared, so that rounding decides no tie
