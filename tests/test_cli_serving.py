@@ -121,8 +121,10 @@ def test_the_token_comes_from_the_environment(served):
 
 def test_a_client_that_is_slow_or_talks_no_http_holds_nobody_up(served):
     port, log = served
+    announced = b"Authorization: Bearer abc\r\nContent-Type: application/json\r\nContent-Length: 8388608\r\n\r\n"
+    starts = [b"", b"POST /predict HTTP/1.1\r\n", b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"] * 10
     with contextlib.ExitStack() as slow:
-        for start in (b"", b"POST /predict HTTP/1.1\r\n", b"POST /predict HTTP/1.1\r\nHost: localhost\r\n") * 10:
+        for start in starts + [starts[-1] + announced] * 20:
             connection = slow.enter_context(socket.create_connection(("127.0.0.1", port)))
             connection.sendall(start)
         assert predicted(port).shape == (15, 10)

@@ -120,16 +120,22 @@ def test_a_request_in_chunks_is_refused_also_where_it_says_a_length(ask):
 def test_what_was_received_is_forgotten_once_it_is_answered_or_refused(model):
     service = _service.Service(model, "songs", _service.Limits(bytes=100), _service.Metrics())
 
-    async def received(length, content):
+    async def received(length, *parts):
+        rest = list(parts)
+
         async def receive():
-            return {"type": "http.request", "body": content, "more_body": False}
+            return {"type": "http.request", "body": rest.pop(0), "more_body": bool(rest)}
 
         scope = {"type": "http", "headers": [(b"content-length", length)]}
         async with service._body(_http.Request(scope, receive)) as got:
-            assert (got, service._received) == (content, int(length))
+            assert (got, service._received) == (b"".join(parts), sum(map(len, parts)))
 
-    asyncio.run(received(b"50", b"short"))
+    asyncio.run(received(b"50", b"sho", b"rt"))
     assert service._received == 0
+    service._received = most = 17 * 100 - 4
+    with pytest.raises(_http.RequestError, match="requests wait already"):
+        asyncio.run(received(b"50", b"sho", b"rt"))
+    assert service._received == most
 
 
 def test_warnings_of_other_libraries_are_no_notes_of_an_answer(ask, monkeypatch):
