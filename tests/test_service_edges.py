@@ -4,14 +4,17 @@ import asyncio
 import io
 import json
 import socket
+import threading
 import time
 import warnings
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from processes import wait_until
 from samples import make_multilabel
 from test_service import Client, refused, starting
+from uvicorn.server import ServerState
 
 from mlrh import automatic
 from mlrh.data import MultilabelData, read
@@ -168,6 +171,41 @@ def test_a_number_too_far_away_for_an_answer_is_told_by_row_and_column(ask, valu
 def test_a_host_that_is_not_this_machine_is_told_so_and_not_the_port(host):
     with pytest.raises(ValueError, match=rf"^{host} is no address of this machine; correct --host\.$"):
         _http.listening(host, 0)
+
+
+async def give_a_long_answer(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": bytes(2**24)})  # more than the system keeps for a client
+
+
+def test_a_client_that_takes_nothing_of_its_answer_is_left(monkeypatch):
+    monkeypatch.setattr(_http, "SECONDS", 0.2)
+    server = _http.uvicorn.Server(_http.server_config(give_a_long_answer, lifespan="off"))
+    with _http.listening("127.0.0.1", 0) as sock, socket.create_connection(sock.getsockname(), timeout=60) as client:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+        thread.start()
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.recv(8, socket.MSG_PEEK) == b"HTTP/1.1"
+        try:
+            wait_until(lambda: not server.server_state.connections, seconds=30)
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join()
+
+
+def test_a_slow_client_is_left_only_once_it_takes_nothing_any_more():
+    sizes, done = iter([900, 500, 500, 100, 100, 100]), []
+    transport = SimpleNamespace(get_write_buffer_size=lambda: next(sizes), abort=lambda: done.append("abort"))
+    loop = SimpleNamespace(call_later=lambda *own: SimpleNamespace(cancel=int))
+    config = _http.server_config(give_a_long_answer, lifespan="off")
+    protocol = _http.Protocol(config, ServerState(), {}, _loop=loop)
+    protocol.transport = transport
+    protocol._wait()
+    for _ in range(2):
+        protocol._leave()
+        assert not done
+    protocol._leave()
+    assert done == ["abort"]
 
 
 def test_connections_are_refused_while_workers_end(monkeypatch):
