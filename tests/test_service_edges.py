@@ -141,17 +141,18 @@ def test_what_was_received_is_forgotten_once_it_is_answered_or_refused(model):
     assert service._received == most
 
 
-def test_warnings_of_other_libraries_are_no_notes_of_an_answer(ask, monkeypatch):
+def test_warnings_of_other_libraries_and_threads_are_no_notes_of_an_answer(ask, monkeypatch):
     read = _answers.read
 
     def reading(*arguments, **options):
         warnings.warn("old", DeprecationWarning, stacklevel=2)
-        warnings.warn("for the user", UserWarning, stacklevel=2)
+        warnings.warn("other.csv: column 'a' was dropped", UserWarning, stacklevel=2)
+        warnings.warn("The request: for the user", UserWarning, stacklevel=2)
         return read(*arguments, **options)
 
     monkeypatch.setattr(_answers, "read", reading)
     response = ask("POST", "/predict", content=b"a,b\n1,2\n", headers={"Content-Type": "text/csv"})
-    assert response.json()["notes"] == ["for the user"]
+    assert response.json()["notes"] == ["The request: for the user"]
 
 
 @pytest.mark.parametrize("value", [1e103, -1.7e308])

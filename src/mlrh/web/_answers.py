@@ -190,7 +190,9 @@ class Answers:
                 raise ValueError(f"{row}{error}") from None
         if len(data.Y) > self._max_rows:
             raise ValueError(f"The request must have at most {self._max_rows} rows; got {len(data.Y)}.")
-        return data, [str(own.message) for own in caught if issubclass(own.category, UserWarning)]
+        # Python catches the warnings of all threads; those of this reading begin with its name.
+        told = [str(own.message) for own in caught if issubclass(own.category, UserWarning)]
+        return data, [note for note in told if note.startswith(stream.name)]
 
     def _check_lines(self, content):
         """Refuse far too many rows before they are read, which takes some 200 bytes for each.
