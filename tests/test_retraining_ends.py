@@ -82,6 +82,18 @@ def test_the_program_ends_also_while_a_retrained_model_is_being_loaded():
     assert subprocess.run((sys.executable, "-c", LOADING), timeout=60).returncode == 0
 
 
+def test_a_fit_that_does_not_hear_its_end_is_killed(tmp_path):
+    session = Session(CardinalitySpace(2, 0, 2).distribution(np.zeros((2, 2))), ("a", "b"))
+    session.decide(1, "a", 1)
+    code = "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    code += "pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+    retraining = Retraining(session, [sys.executable, "-c", code, str(tmp_path / "deaf")], None, kept="")
+    retraining.start()
+    wait_until((tmp_path / "deaf").exists)
+    retraining.close()
+    wait_until(lambda: retraining.state()["state"] == "failed", 10)
+
+
 def test_a_fit_that_can_not_be_started_is_told_to_who_asked_for_it(tmp_path):
     session = Session(CardinalitySpace(2, 0, 2).distribution(np.zeros((2, 2))), ("a", "b"))
     session.decide(1, "a", 1)

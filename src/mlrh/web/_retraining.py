@@ -12,6 +12,7 @@ import numpy as np
 from mlrh.spaces import LabelSetDistribution
 from mlrh.web._session import Session
 
+STOP_SECONDS = 2  # that a fit may take to remove its files once it is told to end
 SHOWN = 8  # labels and rows that moved most
 
 
@@ -86,7 +87,11 @@ class Retraining:
             process = self._process
         if process is not None and process.poll() is None:
             process.terminate()
-            process.wait()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:  # in compiled code, which hears nothing
+                process.kill()
+                process.wait()
 
     def _fit(self, started, n_rows):
         """Start a fit and wait for it, in one thread.
