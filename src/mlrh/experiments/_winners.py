@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlrh._words import counted, fixed
+from mlrh._words import counted, fixed, p_value
 
 OURS = "MLRH"  # how the names of mlrh's own methods begin
 LEVEL = 0.05  # of the tests
@@ -120,4 +120,6 @@ def _behind(ranked, gain):
 def _chance(ranked, p):
     if ranked.too_few:
         return f"Whether that is chance can't be told from so few {ranked.too_few}."
-    return f"That {'is more than' if p < LEVEL else 'may be'} chance (p = {p:.3f})."
+    written = p_value(p)
+    sign = "" if written.startswith("<") else "= "
+    return f"That {'is more than' if p < LEVEL else 'may be'} chance (p {sign}{written})."
