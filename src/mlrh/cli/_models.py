@@ -363,15 +363,17 @@ def predict(
 ) -> None:
     r"""Predict label sets for new rows.
 
-    Columns: row (from 1), those that identify rows, labels, probability that this label set is right. Of a model with
-    --refuse-below also answered, 0 where there are no labels because the set would be less probable than that. With
-    --append the file's own columns take the place of row. In CSV, labels are separated by ; and a ; or \ within a name
-    has a \ before it, and a name that a spreadsheet would run, such as =1+1, a ' (numbers stay as they are); in jsonl
-    and parquet they are a list. Label columns that the file may have are ignored,
-    and so are columns that the model doesn't know, whatever they hold. Values of nominal columns that it doesn't know
-    count as missing, and are noted. With --top the sets are the most probable ones, whatever the decision, also of rows
-    that aren't answered.
-    An existing file is replaced only if it holds predictions.
+    Columns: row (from 1), those that identify rows, labels, and the probability that this label set is right. With
+    --append the file's own columns take the place of row. A model with --refuse-below also gives answered: 0 where
+    there are no labels because the set would be less probable than that. With --top the sets are the most probable
+    ones, whatever the decision, also of rows that aren't answered.
+
+    In CSV, labels are separated by ; and a ; or \ within a name has a \ before it. A name that a spreadsheet would run,
+    such as =1+1, has a ' before it (numbers stay as they are). In jsonl and parquet, labels are a list.
+
+    Label columns that the file may have are ignored, and so are columns that the model doesn't know, whatever they
+    hold. Values of nominal columns that it doesn't know count as missing, and are noted. An existing file is replaced
+    only if it holds predictions.
 
     For a quoted pattern, each file that it matches is answered in a file of the same stem in the folder --output.
     Answers that are newer than their rows are left as they are, so that the same command goes on where it was
