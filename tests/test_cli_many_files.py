@@ -159,9 +159,9 @@ def client():
 def test_the_model_is_sent_once_for_all_files_and_files_by_their_whole_paths(client, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     files = [f"rows{number}.csv" for number in range(4)]
-    for name in [*files, "model", "options"]:
+    for name in [*files, "options"]:
         (tmp_path / name).write_text("")
-    about = {"model_file": "model", "options_file": "options", "model": Sent("one"), "predict_file": tell}
+    about = {"options_file": "options", "model": Sent("one"), "predict_file": tell}
     outputs = _parts.outputs_of(files, "answers", ".csv")
     assert list(_parts.predict_files(files, outputs, client=client, **about)) == [(own, True) for own in outputs]
     assert len({id(model) for model, *_ in TOLD}) == 1

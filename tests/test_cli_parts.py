@@ -14,7 +14,7 @@ from samples import make_multilabel
 from mlrh.__main__ import main
 from mlrh.cli._parts import client_of
 from mlrh.data import FileParts, MultilabelData, write
-from mlrh.persistence import load
+from mlrh.persistence import load, save
 
 LABELS = ["a", "b", "c", "d"]
 
@@ -109,6 +109,42 @@ def test_answers_that_a_stopped_command_with_other_options_left_are_made_anew(
     told = capsys.readouterr().err
     assert told.count("Finished before: ") == 1 and told.count("Written: ") == 2
     assert all("P(a)" in (answers / f"part{number}.csv").read_text() for number in range(3))
+
+
+def test_answers_of_another_model_are_made_anew_however_old_its_file_is(
+    folder, model_file, tmp_path, monkeypatch, capsys
+):
+    answers, direct, other = tmp_path / "answers", tmp_path / "direct", tmp_path / "other.mlrh"
+    model = load(model_file)
+    model.classifier.coef_ *= -1
+    save(model, other)
+    os.utime(other, (1e9, 1e9))
+    run(monkeypatch, "predict", model_file, folder / "part*.csv", "--output", answers)
+    capsys.readouterr()
+    run(monkeypatch, "predict", other, folder / "part*.csv", "--output", answers)
+    assert capsys.readouterr().err.count("Written: ") == 3
+    run(monkeypatch, "predict", other, folder / "part1.csv*", "--output", direct)
+    assert (answers / "part1.csv").read_bytes() == (direct / "part1.csv").read_bytes()
+
+
+def test_answers_for_rows_of_another_folder_are_made_anew_and_further_files_leave_the_others(
+    folder, model_file, tmp_path, monkeypatch, capsys
+):
+    answers, elsewhere, rows = tmp_path / "answers", tmp_path / "elsewhere", (folder / "part1.csv").read_bytes()
+    elsewhere.mkdir()
+    for name in ("part0.csv", "other.csv"):
+        (elsewhere / name).write_bytes(rows)
+        os.utime(elsewhere / name, (1e9, 1e9))
+    command = ["predict", model_file, "--output", answers]
+    run(monkeypatch, *command, folder / "part0.csv*")
+    run(monkeypatch, *command, folder / "part*.csv")
+    run(monkeypatch, *command, elsewhere / "other*")
+    assert capsys.readouterr().err.count("Finished before: ") == 1
+    run(monkeypatch, *command, elsewhere / "part*")
+    assert "Written: " in capsys.readouterr().err
+    assert (answers / "part0.csv").read_bytes() == (answers / "other.csv").read_bytes()
+    run(monkeypatch, *command, folder / "part*.csv")
+    assert capsys.readouterr().err.count("Written: ") == 3
 
 
 def test_what_does_not_fit_together_is_one_sentence(folder, model_file, tmp_path, failure):

@@ -121,8 +121,10 @@ def test_the_token_comes_from_the_environment(served):
 
 def test_a_client_that_is_slow_or_talks_no_http_holds_nobody_up(served):
     port, log = served
+    announced = b"Authorization: Bearer abc\r\nContent-Type: application/json\r\nContent-Length: 8388608\r\n\r\n"
+    starts = [b"", b"POST /predict HTTP/1.1\r\n", b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"] * 10
     with contextlib.ExitStack() as slow:
-        for start in (b"", b"POST /predict HTTP/1.1\r\n", b"POST /predict HTTP/1.1\r\nHost: localhost\r\n") * 10:
+        for start in starts + [starts[-1] + announced] * 20:
             connection = slow.enter_context(socket.create_connection(("127.0.0.1", port)))
             connection.sendall(start)
         assert predicted(port).shape == (15, 10)
@@ -173,14 +175,19 @@ def test_a_worker_that_is_killed_is_replaced_and_counts_of_all_are_summed(model_
 
 
 @pytest.mark.slow
-def test_a_worker_that_can_not_load_the_model_says_so_in_a_line(model_file, tmp_path):
-    (tmp_path / "copy.mlrh").write_bytes(model_file.read_bytes())
-    with serving(tmp_path / "copy.mlrh", "--workers", "2") as (process, port, log):
-        workers = eventually(lambda: len(found := children(process)) == 2 and found, log)
-        (tmp_path / "copy.mlrh").write_bytes(b"no model")
-        os.kill(min(workers), signal.SIGKILL)
-        eventually(lambda: "can't load the model: " in log.read_text(), log)
-        assert "Traceback" not in log.read_text() and status_of(port, "/health") == 200
+def test_a_replaced_worker_answers_by_the_model_of_the_start_also_where_its_file_is_another(model_file, tmp_path):
+    path, model = tmp_path / "copy.mlrh", persistence.load(model_file)
+    path.write_bytes(model_file.read_bytes())
+    with serving(path, "--workers", "2") as (process, port, log):
+        first = eventually(lambda: len(found := children(process)) == 2 and found, log)
+        expected = model.predict(TEST)
+        model.classifier.best_estimator_[-1].coef_ *= -1
+        persistence.save(model, path)
+        for worker in first:
+            os.kill(worker, signal.SIGKILL)
+        eventually(lambda: not children(process) & first and status_of(port, "/ready") == 200, log)
+        np.testing.assert_array_equal(predicted(port), expected)
+        assert (expected != model.predict(TEST)).any() and "Traceback" not in log.read_text()
 
 
 @pytest.mark.slow

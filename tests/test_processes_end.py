@@ -79,6 +79,36 @@ def test_a_fit_that_is_ended_by_a_signal_leaves_no_process_and_no_file(tmp_path,
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+MANY_FILES = """
+import sys, time
+import mlrh.cli
+from mlrh.__main__ import main
+from mlrh.data import FileParts
+
+def run():
+    with FileParts(sys.argv[1:], ["b"]) as parts:
+        print(len(list(parts)), flush=True)
+        time.sleep(600)
+
+mlrh.cli.run = run
+main()
+"""
+
+
+def test_sigterm_ends_the_program_as_such_and_leaves_no_rows_of_many_files_behind(tmp_path, monkeypatch):
+    files, folder = [str(tmp_path / f"part{number}.csv") for number in range(2)], tmp_path / "temporary"
+    for file in files:
+        Path(file).write_text("a,b\n1,0\n2,1\n")
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    with subprocess.Popen((sys.executable, "-c", MANY_FILES, *files), stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"2\n"
+        assert list(folder.glob("mlrh-parts-*/*.npy"))
+        process.terminate()
+        assert process.wait(30) == -signal.SIGTERM
+    assert not list(folder.iterdir())
+
+
 FULL = """
 import resource
 import numpy as np

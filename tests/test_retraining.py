@@ -112,6 +112,19 @@ def test_a_model_that_does_not_know_what_was_decided_is_not_used(session):
     )
 
 
+def test_a_change_that_the_new_model_can_not_take_back_is_told_by_name_and_those_before_still_can_be():
+    session = Session(distribution(SCORES), NAMES)
+    session.decide(3, "calm", 1)
+    session.decide(2, "happy", 1)
+    session.decide(2, "happy", 0)
+    never_happy = ObservedSpace(np.array([[0, 1, 0], [0, 0, 1]]))
+    session.retrained(never_happy.distribution(NEW_SCORES), 0.0)
+    with pytest.raises(ValueError, match=r"^Row 2 can't become what it was: no label set .* holds happy; undo again"):
+        session.undo()
+    assert session.row(2)["labels"][0]["known"] == 0
+    assert session.undo()["row"] == 2 and session.undo()["row"] == 3 and not session.decided().any()
+
+
 def test_one_fit_runs_at_a_time_the_page_answers_meanwhile_and_the_end_of_the_page_ends_it(session):
     retraining = retraining_of(session, "import time; time.sleep(600)")
     retraining.start()

@@ -40,6 +40,24 @@ time.sleep(600)
 """
 
 
+LOADING = """
+import sys, threading, time
+from types import SimpleNamespace
+from mlrh.web._retraining import Retraining
+
+loading = threading.Event()
+
+def load():
+    loading.set()
+    time.sleep(600)
+
+retraining = Retraining(SimpleNamespace(decided=lambda: [True]), [sys.executable, "-c", ""], load, kept="")
+retraining.start()
+loading.wait()
+retraining.close()
+"""
+
+
 def is_running(pid):
     try:
         return (Path("/proc") / str(pid) / "stat").read_text().rpartition(") ")[2][0] != "Z"
@@ -58,6 +76,31 @@ def test_a_fit_ends_with_the_page_that_is_killed(tmp_path, ending):
         finally:
             page.send_signal(ending)
     wait_until(lambda: not is_running(fit), 10)
+
+
+def test_the_program_ends_also_while_a_retrained_model_is_being_loaded():
+    assert subprocess.run((sys.executable, "-c", LOADING), timeout=60).returncode == 0
+
+
+def test_a_fit_that_does_not_hear_its_end_is_killed(tmp_path):
+    session = Session(CardinalitySpace(2, 0, 2).distribution(np.zeros((2, 2))), ("a", "b"))
+    session.decide(1, "a", 1)
+    code = "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    code += "pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+    retraining = Retraining(session, [sys.executable, "-c", code, str(tmp_path / "deaf")], None, kept="")
+    retraining.start()
+    wait_until((tmp_path / "deaf").exists)
+    retraining.close()
+    wait_until(lambda: retraining.state()["state"] == "failed", 10)
+
+
+def test_a_fit_that_can_not_be_started_is_told_to_who_asked_for_it(tmp_path):
+    session = Session(CardinalitySpace(2, 0, 2).distribution(np.zeros((2, 2))), ("a", "b"))
+    session.decide(1, "a", 1)
+    retraining = Retraining(session, [str(tmp_path / "none")], None, kept="")
+    with pytest.raises(FileNotFoundError):
+        retraining.start()
+    assert retraining.state() == {"state": "none"}
 
 
 def test_a_fit_goes_on_when_the_request_that_started_it_has_ended():

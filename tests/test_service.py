@@ -181,6 +181,29 @@ def test_a_model_that_refuses_says_which_rows_it_answers_with_the_probabilities_
         assert own["answered"] == (own["probability"] > least) and len(own["labels"]) == 2 * own["answered"]
 
 
+@pytest.mark.parametrize("sizes", [None, [None, None]])
+def test_thresholds_are_kept_to_where_sizes_have_no_limit_and_sizes_are_refused_without_a_decision(model, sizes):
+    tuned = replace(model, rule=automatic.AnswerRule(thresholds=np.full(len(NAMES), 0.05)))
+    distribution = tuned.distribution(FRAME)
+    assert (tuned.answer(distribution).sets != model.answer(distribution).sets).any()
+    client = Client(make_app(tuned, "songs"))
+    try:
+        given = answer(client, "/predict", answer_sizes=sizes, decision=None)["predictions"]
+        other = answer(client, "/predict", answer_sizes=[None, 1], decision="f1")["predictions"]
+        sentence = refused(client("POST", "/predict", json={"rows": ROWS, "answer_sizes": [None, 1]}), 422)
+    finally:
+        client.close()
+    np.testing.assert_array_equal(sets_of(given), tuned.answer(distribution).sets)
+    np.testing.assert_array_equal(sets_of(other), decisions.resolve("f1", [None, 1])(distribution))
+    assert sentence.startswith("The model answers by thresholds, which keep to no sizes; leave out answer_sizes")
+
+
+def test_null_in_the_json_leaves_what_the_address_says(ask, model):
+    body = {"rows": ROWS, "decision": None, "answer_sizes": None}
+    given = ask("POST", "/predict?decision=f1&answer_sizes=3,", json=body).json()["predictions"]
+    np.testing.assert_array_equal(sets_of(given), decisions.resolve("f1", [3, None])(model.distribution(FRAME)))
+
+
 def check_described(given, distribution, known, top=5):
     sets, log_probs = distribution.top_sets(top)
     for row, own in enumerate(given["distributions"]):

@@ -4,14 +4,17 @@ import asyncio
 import io
 import json
 import socket
+import threading
 import time
 import warnings
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from processes import wait_until
 from samples import make_multilabel
 from test_service import Client, refused, starting
+from uvicorn.server import ServerState
 
 from mlrh import automatic
 from mlrh.data import MultilabelData, read
@@ -120,29 +123,36 @@ def test_a_request_in_chunks_is_refused_also_where_it_says_a_length(ask):
 def test_what_was_received_is_forgotten_once_it_is_answered_or_refused(model):
     service = _service.Service(model, "songs", _service.Limits(bytes=100), _service.Metrics())
 
-    async def received(length, content):
+    async def received(length, *parts):
+        rest = list(parts)
+
         async def receive():
-            return {"type": "http.request", "body": content, "more_body": False}
+            return {"type": "http.request", "body": rest.pop(0), "more_body": bool(rest)}
 
         scope = {"type": "http", "headers": [(b"content-length", length)]}
         async with service._body(_http.Request(scope, receive)) as got:
-            assert (got, service._received) == (content, int(length))
+            assert (got, service._received) == (b"".join(parts), sum(map(len, parts)))
 
-    asyncio.run(received(b"50", b"short"))
+    asyncio.run(received(b"50", b"sho", b"rt"))
     assert service._received == 0
+    service._received = most = 17 * 100 - 4
+    with pytest.raises(_http.RequestError, match="requests wait already"):
+        asyncio.run(received(b"50", b"sho", b"rt"))
+    assert service._received == most
 
 
-def test_warnings_of_other_libraries_are_no_notes_of_an_answer(ask, monkeypatch):
+def test_warnings_of_other_libraries_and_threads_are_no_notes_of_an_answer(ask, monkeypatch):
     read = _answers.read
 
     def reading(*arguments, **options):
         warnings.warn("old", DeprecationWarning, stacklevel=2)
-        warnings.warn("for the user", UserWarning, stacklevel=2)
+        warnings.warn("other.csv: column 'a' was dropped", UserWarning, stacklevel=2)
+        warnings.warn("The request: for the user", UserWarning, stacklevel=2)
         return read(*arguments, **options)
 
     monkeypatch.setattr(_answers, "read", reading)
     response = ask("POST", "/predict", content=b"a,b\n1,2\n", headers={"Content-Type": "text/csv"})
-    assert response.json()["notes"] == ["for the user"]
+    assert response.json()["notes"] == ["The request: for the user"]
 
 
 @pytest.mark.parametrize("value", [1e103, -1.7e308])
@@ -162,6 +172,41 @@ def test_a_number_too_far_away_for_an_answer_is_told_by_row_and_column(ask, valu
 def test_a_host_that_is_not_this_machine_is_told_so_and_not_the_port(host):
     with pytest.raises(ValueError, match=rf"^{host} is no address of this machine; correct --host\.$"):
         _http.listening(host, 0)
+
+
+async def give_a_long_answer(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": bytes(2**24)})  # more than the system keeps for a client
+
+
+def test_a_client_that_takes_nothing_of_its_answer_is_left(monkeypatch):
+    monkeypatch.setattr(_http, "SECONDS", 0.2)
+    server = _http.uvicorn.Server(_http.server_config(give_a_long_answer, lifespan="off"))
+    with _http.listening("127.0.0.1", 0) as sock, socket.create_connection(sock.getsockname(), timeout=60) as client:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+        thread.start()
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.recv(8, socket.MSG_PEEK) == b"HTTP/1.1"
+        try:
+            wait_until(lambda: not server.server_state.connections, seconds=30)
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join()
+
+
+def test_a_slow_client_is_left_only_once_it_takes_nothing_any_more():
+    sizes, done = iter([900, 500, 500, 100, 100, 100]), []
+    transport = SimpleNamespace(get_write_buffer_size=lambda: next(sizes), abort=lambda: done.append("abort"))
+    loop = SimpleNamespace(call_later=lambda *own: SimpleNamespace(cancel=int))
+    config = _http.server_config(give_a_long_answer, lifespan="off")
+    protocol = _http.Protocol(config, ServerState(), {}, _loop=loop)
+    protocol.transport = transport
+    protocol._wait()
+    for _ in range(2):
+        protocol._leave()
+        assert not done
+    protocol._leave()
+    assert done == ["abort"]
 
 
 def test_connections_are_refused_while_workers_end(monkeypatch):

@@ -662,6 +662,15 @@ def test_the_memory_for_words_is_limited(monkeypatch):
         TableFeatures.found_in(data)
 
 
+@pytest.mark.parametrize("columns", [None, {"when": "date"}])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_blank_dates_are_missing_in_every_format(tmp_path, suffix, columns):
+    table = {"when": ["2024-03-31", "", "  ", None, "1970-01-02"] * 4, "y": [0, 1] * 10}
+    data = quietly(saved(tmp_path, suffix, table), ["y"], columns=columns)
+    assert data.dates == ("when",)
+    np.testing.assert_array_equal(data.X[:5, 0], [19813, np.nan, np.nan, np.nan, 1])
+
+
 def test_rows_of_a_data_frame_are_read_as_rows_of_a_file(tmp_path):
     columns, _ = articles()
     data = quietly(saved(tmp_path, "csv", columns), ["tags"])

@@ -23,6 +23,15 @@ def fixed(number: float, decimals: int, *, signed: bool = False) -> str:
     return f"{round(float(number), decimals) + 0.0:{'+' if signed else ''}.{decimals}f}"  # -0.0 + 0.0 is 0.0
 
 
+def p_value(p: float) -> str:
+    """The p of a test with three decimals, never as 0.
+
+    >>> p_value(0.0123), p_value(0.0004)
+    ('0.012', '< 0.001')
+    """
+    return f"{p:.3f}" if p >= 0.0005 else "< 0.001"
+
+
 def counted(n: int, word: str) -> str:
     """A number of things.
 

@@ -1,5 +1,6 @@
 """The commands that make and use a model: fit, predict, evaluate, tag and export."""
 
+import hashlib
 import json
 import math
 import shlex
@@ -424,8 +425,9 @@ def predict(
     if it holds predictions.
 
     For a quoted pattern, each file that it matches is answered in a file of the same stem in the folder --output.
-    Answers that are newer than the model and the rows are left as they are, so that the same command goes on where it
-    was interrupted; with other options all are made anew. Workers of a Dask cluster share the files out.
+    Answers that are newer than their rows are left as they are, so that the same command goes on where it was
+    interrupted; with another model, other options or rows of another folder all are made anew. Workers of a Dask
+    cluster share the files out.
 
     Example: `mlrh predict songs.mlrh new.csv --marginals --output predictions.csv`
 
@@ -435,7 +437,7 @@ def predict(
     """
     console = Console(stderr=True)
     _parts.check_memory(workers, memory)
-    options = {"format_in": format_in, "marginals": marginals, "top": top, "id": id or (), "append": append}
+    options = {"format_in": format_in, "marginals": marginals, "top": top, "id": id or [], "append": append}
     if _parts.is_pattern(file) or scheduler is not None or workers is not None:
         cluster = (scheduler, workers, memory)
         _predict_many(console, model_file, _parts.files_of(file), output, to or "csv", cluster, options)
@@ -462,15 +464,23 @@ def _predict_many(console, model_file, files, folder, to, cluster, options):
         _output.check_output(output, [str(model_file), *files])
         _output.check_replaced(output)
     with _output.warnings_as_notes(console):
+        noted = {**options, "model": _digest(model_file)}  # before it is loaded: it may be replaced
+        model = load_model(model_file)
         about = {
-            "model_file": model_file,
-            "options_file": _parts.noted_options(folder, options),
-            "model": load_model(model_file),
+            "options_file": _parts.noted_options(folder, noted, dict(zip(outputs, files, strict=True))),
+            "model": model,
             "predict_file": partial(_write_one, to, options),
         }
         with _parts.client_of(*cluster) as client:
             for output, is_new in _parts.predict_files(files, outputs, client=client, **about):
                 _output.say(console, f"{'Written' if is_new else 'Finished before'}: {output}")
+
+
+def _digest(path):
+    if not path.is_file():  # a pipe might never end; why it is no model is told when it is loaded
+        return None
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_one(to, options, model, file, output):

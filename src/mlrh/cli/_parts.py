@@ -230,16 +230,14 @@ def _chunk(data, model):
     return model.features(data), sparse.csr_array(data.Y) if data.Y.shape[1] == 1 else data.Y
 
 
-def predict_files(
-    files, outputs, *, client, model_file, options_file, model, predict_file
-) -> Iterator[tuple[str, bool]]:
-    """Yields each output file, and whether it was written now: not those newer than model, rows and options.
+def predict_files(files, outputs, *, client, options_file, model, predict_file) -> Iterator[tuple[str, bool]]:
+    """Yields each output file, and whether it was written now: not those newer than rows and options.
 
     predict_file(model, file, output) writes one.
     """
     waiting = []
     for file, output in zip(files, outputs, strict=True):
-        if is_finished(output, [file, model_file], options_file):
+        if is_finished(output, file, options_file):
             yield output, False
         else:
             waiting.append((file, output))
@@ -277,27 +275,47 @@ def outputs_of(files, folder, suffix) -> list[str]:
     return outputs
 
 
-def noted_options(folder, options) -> Path:
-    """The file that says by which options the outputs of a folder that are newer than it were made.
+def noted_options(folder, options, sources) -> Path:
+    """The file that says how the outputs of a folder that are newer than it were made: by which options, from what.
 
-    It is replaced, and so becomes newer than all outputs, only where options differ from those that it says.
+    sources are the inputs by their outputs. The file becomes newer than all outputs where the options differ from
+    those that it says, or where an output that is newer has another source; else it only gains sources.
     """
     from mlrh._files import naming, replacing
 
-    path, content = Path(folder) / OPTIONS_FILE, json.dumps(options).encode()
+    path = Path(folder) / OPTIONS_FILE
+    own = {Path(output).name: os.path.abspath(file) for output, file in sources.items()}
     with naming(path):
-        is_same = path.exists() and path.read_bytes() == content
-    if not is_same:
+        before = _noted(path)
+    there = before["sources"]
+    is_same = before["options"] == options and all(
+        there.get(name) == file for name, file in own.items() if _is_newer(Path(folder) / name, path)
+    )
+    content = {"options": options, "sources": {**(there if is_same else {}), **own}}
+    if content != before:
+        time = path.stat().st_mtime_ns if is_same else None
         with replacing(path) as (file,):
-            file.write(content)
+            file.write(json.dumps(content).encode())
+        if time is not None:
+            os.utime(path, ns=(time, time))
     return path
 
 
-def is_finished(output, inputs, options_file) -> bool:
-    """Whether an output is there and newer than what it is made from; files appear complete or not at all."""
-    path = Path(output)
-    if not path.exists():
-        return False
-    time = path.stat().st_mtime
+def _noted(path):
+    """What a file of `noted_options` says; nothing where there is none, or one of another form."""
+    try:
+        found = json.loads(path.read_bytes())
+        return {"options": found["options"], "sources": dict(found["sources"])}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return {"options": None, "sources": {}}
+
+
+def is_finished(output, file, options_file) -> bool:
+    """Whether an output is there and newer than its rows and the options; files appear complete or not at all."""
+    return _is_newer(output, options_file) and Path(output).stat().st_mtime >= Path(file).stat().st_mtime
+
+
+def _is_newer(output, options_file):
     # An output as old as the options, where a file system counts seconds, may have been made by the ones before.
-    return time > Path(options_file).stat().st_mtime and all(time >= Path(own).stat().st_mtime for own in inputs)
+    path = Path(output)
+    return path.exists() and path.stat().st_mtime > Path(options_file).stat().st_mtime

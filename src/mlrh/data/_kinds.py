@@ -228,9 +228,10 @@ def _sets_of(table, column, choice):
 
 def kind_of_words(values: Sequence[str], n_present: int) -> str:
     """What the different values of a column are, "date", "text", "link" or "nominal"; n_present rows have a value."""
-    if not values:
+    present = [value for value in values if value.strip()]  # Parquet has blank ones, as dates they are missing
+    if not present:
         return "nominal"
-    if all(map(_is_date, values)):
+    if all(map(_is_date, present)):
         return "date"
     if all(map(LINK.fullmatch, values)):
         return "link"
@@ -246,7 +247,7 @@ def of_words(codes: np.ndarray, nominal: Nominal, kind: str) -> tuple[np.ndarray
         texts.encode(nominal.values)  # the same codes
         return codes, texts
     if kind == "date":
-        days = np.append([days_of(value) for value in nominal.values], np.nan)
+        days = np.append([days_of(value) if value.strip() else np.nan for value in nominal.values], np.nan)
         return days[np.where(np.isnan(codes), -1, codes).astype(np.int64)], Dates(lambda text: text)
     return codes, nominal
 

@@ -13,7 +13,7 @@ from itertools import combinations, count, product
 import numpy as np
 from scipy import stats
 
-from mlrh._words import counted, fixed
+from mlrh._words import counted, fixed, p_value
 from mlrh.experiments import _plots as plots
 from mlrh.experiments._methods import MEANINGS
 from mlrh.experiments._pages import COLUMNS, TITLES, by_method, footer, missing, paired, spread, values
@@ -672,7 +672,7 @@ def _chance_section(found, compared) -> Iterable[Section]:
         for place, (other, wins, ties, lost, gain, p) in enumerate(_tests(own), start=1):
             ahead, behind, _ = on_single_sets(found, own, own.methods[0], other)
             plain = against(own, 0, place)[-1]
-            cells = (f"{wins}/{ties}/{lost}", _signed(factor * gain, decimals), _p(plain), _p(p))
+            cells = (f"{wins}/{ties}/{lost}", _signed(factor * gain, decimals), p_value(plain), p_value(p))
             rows.append((other, *cells, "yes" if p < LEVEL else "no", f"{ahead}/{behind}"))
         columns = (
             *("", "wins/ties/losses", "mean gain", "p", "p, corrected", "more than chance"),
@@ -690,10 +690,6 @@ def _chance_section(found, compared) -> Iterable[Section]:
             "by the corrected t-test, with Holm's correction for the number of sets. A set with one split can't tell.",
         )
         yield Section("More than chance?", words, tuple(tables))
-
-
-def _p(number):
-    return f"{number:.3f}" if number >= 0.0005 else "< 0.001"
 
 
 def _signed(number, decimals):
@@ -734,7 +730,7 @@ def _sides_table(found, compared):
         test = _paired(found[name], methods[0], methods[1], compared.measure)
         result = "level" if round(gain, 12) == 0 else "won" if gain > 0 else "lost"
         written = _signed(factor * gain, decimals) if np.isfinite(gain) else ""
-        rows.append((name, result, *cells, written, "" if test is None else _p(test.p)))
+        rows.append((name, result, *cells, written, "" if test is None else p_value(test.p)))
     columns = ("", "mlrh has", "best of mlrh", "best of others", "gain", "p")
     return Table(f"{_title(compared.measure)}, set by set", columns, tuple(rows), words=(1, 2, 3))
 

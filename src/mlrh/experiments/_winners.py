@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlrh._words import counted, fixed
+from mlrh._words import counted, fixed, p_value
 
 OURS = "MLRH"  # how the names of mlrh's own methods begin
 LEVEL = 0.05  # of the tests
@@ -133,6 +133,6 @@ def _how_far(ranked, rival):
 def _chance(ranked, rival, says_too_few):
     if ranked.too_few:
         return ranked.too_few if says_too_few else ""
-    verdict = "is more than" if rival.p < LEVEL else "may be"
-    written = f"= {rival.p:.3f}" if rival.p >= 0.0005 else "< 0.001"
-    return f"That {verdict} chance ({ranked.test}, p {written} with Holm's correction)."
+    verdict, written = "is more than" if rival.p < LEVEL else "may be", p_value(rival.p)
+    sign = "" if written.startswith("<") else "= "
+    return f"That {verdict} chance ({ranked.test}, p {sign}{written} with Holm's correction)."

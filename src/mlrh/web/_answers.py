@@ -68,9 +68,15 @@ class Answers:
 
     def predict(self, question):
         """Label sets by the model's decision, or by another, and their probabilities, as `mlrh predict` gives them."""
-        distribution, rule = self.model.distribution(question.rows), self.model.rule
-        decision, sizes = question.options.get("decision"), question.options.get("answer_sizes")
-        if decision is None and sizes is None:
+        rule, decision = self.model.rule, question.options.get("decision")
+        sizes = question.options.get("answer_sizes", (None, None))
+        has_limits = any(size is not None for size in sizes)
+        if has_limits and decision is None and rule.thresholds is not None:
+            raise ValueError(
+                "The model answers by thresholds, which keep to no sizes; leave out answer_sizes, or give a decision."
+            )
+        distribution = self.model.distribution(question.rows)
+        if decision is None and not has_limits:
             answer = self.model.answer(distribution)
         else:
             chosen = decisions.resolve(decision or self.model.classifier.decision, sizes)(distribution)
@@ -164,7 +170,8 @@ class Answers:
         rows = body.pop("rows")
         table = _Cells(rows, self.model.schema.feature_names)
         self._check_texts(table)
-        return _Question(table, len(rows), {**options, **body}, self._notes(table))
+        said = {key: value for key, value in body.items() if value is not None}  # null is as good as nothing
+        return _Question(table, len(rows), {**options, **said}, self._notes(table))
 
     def _read_csv(self, content):
         """The data set of a CSV text, and notes."""
@@ -185,7 +192,9 @@ class Answers:
                 raise ValueError(f"Row {cell.position + 1}, {place}") from None
         if len(data.Y) > self._max_rows:
             raise ValueError(f"The request must have at most {self._max_rows} rows; got {len(data.Y)}.")
-        return data, [str(own.message) for own in caught if issubclass(own.category, UserWarning)]
+        # Python catches the warnings of all threads; those of this reading begin with its name.
+        told = [str(own.message) for own in caught if issubclass(own.category, UserWarning)]
+        return data, [note for note in told if note.startswith(stream.name)]
 
     def _check_lines(self, content):
         """Refuse far too many rows before they are read, which takes some 200 bytes for each.

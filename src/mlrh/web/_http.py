@@ -37,7 +37,7 @@ except ImportError as error:
 
 OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
 LONGEST_SENTENCE = 500  # characters of an error, which may quote what was sent
-SECONDS = 30  # that a client may take to send a request
+SECONDS = 30  # that a client may take to send a request, and that it may take nothing of its answer
 STOP_SECONDS = 2  # that a request which still arrives may delay the end of the program
 DISCARDED = 8  # times the limit that a request is read for all that, to be refused
 ADVICE = "open the page with ?token= at the end of its address, or send the header Authorization: Bearer TOKEN"
@@ -193,13 +193,15 @@ def server_config(app: Any, **options: Any) -> uvicorn.Config:
 
 
 class Protocol(H11Protocol):
-    """uvicorn's HTTP, with three things it lacks.
+    """uvicorn's HTTP, with four things it lacks.
 
     What can't be read as HTTP is refused as everything else is. A client that sends no whole request within SECONDS
-    is left. One that closes its own side of the connection, as it may once it has asked, gets its answer.
+    is left. So is one that takes nothing of its answer for as long, which would be kept in memory. One that closes its
+    own side of the connection, as it may once it has asked, gets its answer.
     """
 
     _deadline: asyncio.TimerHandle | None = None
+    _left = 0  # bytes that the client had not taken when the deadline was set
 
     def connection_made(self, transport):
         super().connection_made(transport)
@@ -238,6 +240,7 @@ class Protocol(H11Protocol):
 
     def _wait(self):
         self._stop_waiting()
+        self._left = self.transport.get_write_buffer_size()
         self._deadline = self.loop.call_later(SECONDS, self._leave)
 
     def _stop_waiting(self):
@@ -245,8 +248,13 @@ class Protocol(H11Protocol):
             self._deadline.cancel()
 
     def _leave(self):
-        if self._is_incomplete():
+        left = self.transport.get_write_buffer_size()
+        if left and left >= self._left:
+            self.transport.abort()  # closing would wait until it has taken all
+        elif not left and self._is_incomplete():
             self.transport.close()
+        else:
+            self._wait()
 
 
 # Files

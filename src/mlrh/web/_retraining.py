@@ -4,7 +4,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from mlrh.spaces import LabelSetDistribution
 from mlrh.web._session import Session
 
+STOP_SECONDS = 2  # that a fit may take to remove its files once it is told to end
 SHOWN = 8  # labels and rows that moved most
 
 
@@ -57,9 +58,6 @@ class Retraining:
         self._state: dict[str, Any] = {"state": "none"}
         self._process: subprocess.Popen | None = None
         self._begin, self._lock = 0.0, threading.Lock()
-        # Starts each fit and waits for it. To Linux the parent of a process is the thread that started it: a fit that
-        # ends with its parent would end with the request that asked for it.
-        self._thread = ThreadPoolExecutor(1)
 
     def start(self) -> dict[str, Any]:
         """Begin a fit; a ValueError where one runs or nothing is decided."""
@@ -69,12 +67,11 @@ class Retraining:
             n_rows = int(np.count_nonzero(self._session.decided()))
             if not n_rows:
                 raise ValueError("No row has a decision yet, so there is nothing to retrain with; decide some first.")
-            # A session of its own: Ctrl-C in the terminal ends this program, which then ends the fit.
-            how: dict[str, Any] = {"text": True, "errors": "replace", "start_new_session": True}
-            how |= {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-            self._process = self._thread.submit(lambda: subprocess.Popen(self._command, **how)).result()
+            started: Future[subprocess.Popen] = Future()
+            # A daemon: the program can end while a model is being loaded.
+            threading.Thread(target=self._fit, args=(started, n_rows), daemon=True).start()
+            self._process = started.result()
             self._begin, self._state = time.monotonic(), {"state": "running", "n_rows": n_rows}
-            self._thread.submit(self._finish, self._process, n_rows)
         return self.state()
 
     def state(self) -> dict[str, Any]:
@@ -90,7 +87,28 @@ class Retraining:
             process = self._process
         if process is not None and process.poll() is None:
             process.terminate()
-            process.wait()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:  # in compiled code, which hears nothing
+                process.kill()
+                process.wait()
+
+    def _fit(self, started, n_rows):
+        """Start a fit and wait for it, in one thread.
+
+        To Linux the parent of a process is the thread that started it: a fit that ends with its parent would end with
+        the request that asked for it.
+        """
+        # A session of its own: Ctrl-C in the terminal ends this program, which then ends the fit.
+        how: dict[str, Any] = {"text": True, "errors": "replace", "start_new_session": True}
+        how |= {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        try:
+            process = subprocess.Popen(self._command, **how)
+        except BaseException as error:
+            started.set_exception(error)  # raised where the fit was asked for
+            return
+        started.set_result(process)
+        self._finish(process, n_rows)
 
     def _finish(self, process, n_rows):
         try:

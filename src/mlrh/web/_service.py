@@ -154,15 +154,18 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def _body(self, request):
-        """The content of the request, which counts as received until it is answered."""
-        length = await checked_length(request, self.limits.bytes)
-        if self._received + length > (self.limits.queue + 1) * self.limits.bytes:
-            raise self._busy({"Connection": "close"})  # the rest isn't read
-        self._received += length
+        """The content of the request, of which what has come counts as received until it is answered."""
+        await checked_length(request, self.limits.bytes)
+        parts: list[bytes] = []
         try:
-            yield await request.body()
+            async for part in request.stream():
+                if self._received + len(part) > (self.limits.queue + 1) * self.limits.bytes:
+                    raise self._busy({"Connection": "close"})  # the rest isn't read
+                self._received += len(part)
+                parts.append(part)
+            yield b"".join(parts)
         finally:
-            self._received -= length
+            self._received -= sum(map(len, parts))
 
     async def _in_turn(self, work: Callable[[], Any]) -> Any:
         """What the work gives, once it is its turn; refused where too many wait, or where it takes too long."""

@@ -165,12 +165,20 @@ class Session:
             return self._change(index, np.full(len(self._names), UNKNOWN, np.int8), _checked_order(order))
 
     def undo(self, order: str = "file") -> dict[str, Any]:
-        """The row of the last change, after that change is taken back."""
+        """The row of the last change, after that change is taken back.
+
+        A ValueError where the row, as it was before, fits no set of a model retrained since; that change then stays,
+        and the next undo is of the one before.
+        """
         with self.lock:
             order = _checked_order(order)
             if not self._history:
                 raise ValueError("There is nothing to undo since the program was started.")
             *earlier, (index, values) = self._history
+            conflict = self._conflict(values)
+            if conflict:
+                self._history = earlier
+                raise ValueError(f"Row {index + 1} can't become what it was: {conflict}; undo again for earlier ones.")
             return self._become(index, values, order, history=earlier)
 
     def _change(self, index, values, order):
