@@ -67,7 +67,9 @@ def test_the_first_paragraph_says_who_wins_by_how_much_and_whether_it_is_chance(
 def test_a_tiny_p_is_told_as_in_the_tables_and_not_as_0():
     by_name = {"MLRH-WTA (linear)": [0.9, 0.91, 0.9, 0.91, 0.9], "BR-LR": [0.1, 0.1, 0.1, 0.1, 0.1]}
     records = [record(method, fold, exact_match=own[fold]) for method, own in by_name.items() for fold in FOLDS]
-    assert next(pages.winners(records)).endswith("That is more than chance (p < 0.001).")
+    assert next(pages.winners(records)).endswith(
+        "more than chance (corrected t-test, p < 0.001 with Holm's correction)."
+    )
 
 
 def test_methods_of_the_same_mean_are_level_and_the_folds_they_win_are_told():
