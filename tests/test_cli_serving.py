@@ -175,6 +175,23 @@ def test_a_worker_that_is_killed_is_replaced_and_counts_of_all_are_summed(model_
 
 
 @pytest.mark.slow
+def test_a_worker_that_can_not_load_the_model_says_so_in_a_line_and_no_copy_of_the_model_is_left(
+    model_file, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with serving(model_file, "--workers", "2") as (process, port, log):
+        workers = eventually(lambda: len(found := children(process)) == 2 and found, log)
+        (copy,) = tmp_path.glob("mlrh-serve-*/*.mlrh")
+        copy.write_bytes(b"no model")
+        os.kill(min(workers), signal.SIGKILL)
+        eventually(lambda: "can't load the model: " in log.read_text(), log)
+        assert "Traceback" not in log.read_text() and status_of(port, "/health") == 200
+        process.terminate()
+        process.wait(SECONDS)
+        assert not list(tmp_path.glob("mlrh-serve-*"))
+
+
+@pytest.mark.slow
 def test_a_replaced_worker_answers_by_the_model_of_the_start_also_where_its_file_is_another(model_file, tmp_path):
     path, model = tmp_path / "copy.mlrh", persistence.load(model_file)
     path.write_bytes(model_file.read_bytes())

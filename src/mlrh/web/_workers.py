@@ -4,9 +4,10 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import pickle
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -74,7 +75,7 @@ def serve_model(
     Parameters
     ----------
     path : Path
-    load : function of the path
+    load : function of the path, which can be imported
         Gives the Model, or raises an error in one sentence.
     serving : Serving
     tell : function of a sentence, default=print
@@ -91,9 +92,10 @@ def serve_model(
         if serving.workers == 1:
             _serve(serving.app(model, path.stem), sock, serving)
         else:
-            shared = _shared(model)
             del model
-            _supervise(shared, path.stem, serving, sock)
+            with tempfile.TemporaryDirectory(prefix="mlrh-serve-") as folder:
+                # Workers that are started later load the same model, whatever has become of the file.
+                _supervise(Path(shutil.copy(path, folder)), load, serving, sock)
 
 
 def _serve(app, sock, serving):
@@ -112,20 +114,12 @@ def _log_to_terminal():
 # Several processes
 
 
-def _shared(model):
-    """The model in memory that all processes share: workers started later have it too, whatever became of its file."""
-    content = pickle.dumps(model)
-    shared = multiprocessing.get_context("spawn").RawArray("c", len(content))
-    shared.raw = content
-    return shared
-
-
-def _supervise(shared, name, serving, sock):
+def _supervise(path, load, serving, sock):
     """Keep as many processes running as there should be, until a signal ends them all."""
     context, counts = multiprocessing.get_context("spawn"), shared_counts(serving.workers)
 
     def start(worker):
-        process = context.Process(target=_work, args=(shared, name, serving, sock, counts, worker), daemon=True)
+        process = context.Process(target=_work, args=(path, load, serving, sock, counts, worker), daemon=True)
         process.start()
         return process
 
@@ -156,12 +150,17 @@ def _stop(number, frame):
     sys.exit(128 + number)
 
 
-def _work(shared, name, serving, sock, counts, worker):
+def _work(path, load, serving, sock, counts, worker):
     """Serve in a process of its own, which ends with the one that started it."""
     threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     _log_to_terminal()
     with contextlib.suppress(KeyboardInterrupt):  # of the terminal, which all processes of the command get
-        _serve(serving.app(pickle.loads(shared.raw), name, Metrics(counts, worker)), sock, serving)
+        try:
+            model = load(path)
+        except (OSError, ValueError) as error:
+            LOG.error("Worker %d can't load the model: %s", worker, error)
+            sys.exit(1)
+        _serve(serving.app(model, path.stem, Metrics(counts, worker)), sock, serving)
 
 
 def _end_with(parent):
