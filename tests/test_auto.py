@@ -189,7 +189,7 @@ def test_a_search_ends_when_its_time_is_up_and_says_what_was_not_tried(tiny_grid
     )
     (note,) = model.notes_
     assert note.startswith("Time was up before these were tried in full: boosted, open; linear, observed;")
-    assert note.endswith("and 9 more.")
+    assert note.endswith("and 9 more. A larger time budget tries more.")
 
 
 def test_one_candidate_is_always_finished(tiny_grids, monkeypatch):

@@ -100,9 +100,9 @@ def test_corrlog_has_no_probabilities_beyond_fourteen_labels(rows):
     assert outcome.predicted.shape == many.Y_test.shape and outcome.log_prob is None is outcome.log_confidence
 
 
-@pytest.mark.parametrize("family", ["mlrh-rbf", "mlrh-rbf-observed", "mlrh-linear", "mlrh-linear-observed"])
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name.startswith("mlrh-")])
 def test_both_decisions_of_mlrh_choose_and_predict_as_grid_searches_of_their_own(rows, family):
-    label_space = "observed" if family.endswith("observed") else "cardinality"
+    label_space = next((space for space in ("observed", "open") if family.endswith(space)), "cardinality")
     for name, outcome in outcomes_of(family, rows).items():
         decision = "hamming" if "-MP" in name else "exact_match"
         if "rbf" in family:

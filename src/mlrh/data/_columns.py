@@ -19,7 +19,7 @@ from mlrh.data._sources import Source, shown
 from mlrh.data.containers import DataError, MultilabelData, date_text, days_of, listed
 
 Plain = Callable[[str], str | None]
-HOW = "name the label columns or a MULAN XML file (--labels, or labels= in Python)"
+HOW = "name the label columns, the one column of tags, or a MULAN XML file (--labels, or labels= in Python)"
 LABEL_WORDS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 MAX_INDICATORS = 2**31  # cells of Y, 2 GiB; more is rather a number to predict than a list of labels
 ENTRY = 100  # bytes that an entry of a sparse matrix takes while it is made: row, column and value, three times

@@ -670,7 +670,8 @@ def of_folds_with_rows(measures: Sequence[float]) -> list[float]:
 def _time_is_up(untried):
     """The sentence on candidates that there was no time for."""
     more = f"; and {len(untried) - SHOWN} more" if len(untried) > SHOWN else ""
-    return f"Time was up before these were tried in full: {'; '.join(map(str, untried[:SHOWN]))}{more}."
+    names = f"{'; '.join(map(str, untried[:SHOWN]))}{more}"
+    return f"Time was up before these were tried in full: {names}. A larger time budget tries more."
 
 
 def edge_note(settings: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from scipy import stats
 
 from mlrh._words import counted, fixed, p_value
 from mlrh.experiments import _plots as plots
-from mlrh.experiments._methods import MEANINGS
+from mlrh.experiments._methods import _OPEN, MEANINGS
 from mlrh.experiments._pages import COLUMNS, TITLES, by_method, footer, missing, paired, spread, values
 from mlrh.experiments._protocol import LARGE_GRIDS, N_FOLDS, PUBLIC, PUBLISHED_SPLITS, SUITES
 from mlrh.experiments._public import HIGHER_IS_BETTER, JUDGED, MAX_SECONDS
@@ -49,7 +49,7 @@ PARTS = (
     ("an automatic choice in place of that pool", "MLRH (automatic)", "MLRH (pooled)"),
     ("label sets as the classes of a forest", "LP-RF", "RF"),
 )
-_SET, _OPEN = "one model of the whole label set", "all sets of the sizes of training, with a bias for those it shows"
+_SET = "one model of the whole label set"
 _PER_SET, _CHAIN = "every label set of training as a class", "a chain, each classifier sees the labels before"
 NAMES = {
     **MEANINGS,
