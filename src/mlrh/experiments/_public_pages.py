@@ -214,9 +214,9 @@ def _readme_part(found):
 def _finished_words(found):
     """One sentence on how far the comparison is, for the README."""
     sets, _ = ranked_block(found)
-    n_done = sum(found[name].n_splits == found[name].n_planned for name in sets)
-    done = "" if n_done == len(SETS) else f"; {n_done} of {len(SETS)} sets are finished"
-    return f"All are tuned alike, by nested cross validation on the same splits{done}."
+    is_done = sum(found[name].n_splits == found[name].n_planned for name in sets) == len(SETS)
+    so_far = "" if is_done else f"; so far {_sets_words(found, sets)}"
+    return f"All are tuned alike, by nested cross validation on the same splits{so_far}."
 
 
 # Standings and ranks
@@ -494,9 +494,12 @@ def _coverage(found) -> Iterator[str]:
 def _ranked_words(found):
     """How many methods are ranked, and over which splits of which sets."""
     sets, methods = ranked_block(found)
+    return f"Ranked are {counted(len(methods), 'method')}: {_sets_words(found, sets)}."
+
+
+def _sets_words(found, sets):
     parts = _grouped((_splits_words(found[name]), name) for name in sets)
-    words = ", ".join(f"{enumerated(names)} by {words}" for words, names in parts)
-    return f"Ranked are {counted(len(methods), 'method')}: {words}."
+    return ", ".join(f"{enumerated(names)} by {words}" for words, names in parts)
 
 
 def _splits_words(own):
