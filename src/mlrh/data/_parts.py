@@ -34,6 +34,7 @@ from mlrh.data.containers import DataError, MultilabelData, Schema, listed, stac
 ARRAYS = (".npy", ".npz")
 N_READERS = 2  # files that are read at a time: about half of the work is done by compiled code, which threads share
 OF_CSR = ("X_data", "X_indices", "X_indptr", "X_shape")
+HEADERS = Lock()  # NumPy parses headers by `ast`, which in Python 3.11 may fail in two threads at once (SystemError)
 
 
 @dataclass(frozen=True)
@@ -385,7 +386,8 @@ def _mapped(array, place: Path, name):
             f"{path}: can't be written ({error.strerror}); rows are kept there while they are needed. Set TMPDIR to a "
             "folder with more room."
         ) from error
-    return np.load(path, mmap_mode="r")
+    with HEADERS:
+        return np.load(path, mmap_mode="r")
 
 
 def _arrays(path, place):
