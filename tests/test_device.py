@@ -36,6 +36,8 @@ from mlrh.baselines import (
     chain_set_log_proba,
 )
 from mlrh.estimators import _device
+from mlrh.fitting.device import DeviceMemory
+from mlrh.fitting.solvers.lbfgs import Memory
 from mlrh.persistence import load, save
 from mlrh.spaces import CardinalitySpace, GroupSpace, HierarchySpace
 
@@ -438,3 +440,12 @@ def test_the_check_of_the_benchmark_holds_groups_and_hierarchies_with_unknown_la
     _, parameters, _, Y, _ = fit_gpu.random_problem(seed)
     assert isinstance(parameters["label_space"], GroupSpace | HierarchySpace) and np.isnan(Y).any()
     assert fit_gpu.check(seed, "cpu") < 1e-6
+
+
+def test_the_memory_on_a_device_tells_blocks_apart_as_that_of_numpy_does():
+    rng = np.random.default_rng(0)
+    gradient, direction, factors = rng.normal(size=12), rng.normal(size=12), np.array([1.0, 0.5, 0.02])
+    there, here = DeviceMemory(12, size=2, n_blocks=3, device="cpu"), Memory(12, size=2, n_blocks=3)
+    slopes = there.slopes(torch.tensor(gradient), torch.tensor(direction))
+    np.testing.assert_allclose(slopes, here.slopes(gradient, direction), rtol=1e-12)
+    np.testing.assert_array_equal(there.scaled(torch.tensor(gradient), factors).numpy(), here.scaled(gradient, factors))

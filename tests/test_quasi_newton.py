@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from mlrh.fitting.solvers.lbfgs import Memory
+from mlrh.fitting.solvers.base import State
+from mlrh.fitting.solvers.lbfgs import Lbfgs, Memory
 
 SIZE, N = 4, 12
 
@@ -72,3 +73,29 @@ def test_a_pair_counts_for_nothing_in_a_block_that_bends_down(flipped):
     for i, kept in ((0, [0, 1, 2]), (1, [j for j in range(3) if j != flipped])):
         alone = remembering(steps[kept, i::2], changes[kept, i::2], np.eye(N))
         np.testing.assert_allclose(got[i::2], alone.direction(gradient[i::2], gradient[i::2]), rtol=1e-9, atol=1e-11)
+
+
+class Apart:
+    """1/2 sum c x^2 with the same curvature c in a block, and a metric that takes it for 1."""
+
+    rescales_early = renews_cheaply = False
+
+    def __init__(self, curvatures):
+        self._curvatures = np.tile(curvatures, N)
+
+    def n_blocks(self):
+        return len(self._curvatures) // N
+
+    def value_and_gradient(self, parameters):
+        gradient = self._curvatures * parameters
+        return 0.5 * float(parameters @ gradient), gradient
+
+    def rounding_error(self, parameters, value):
+        return 1e-15 * value
+
+
+def test_a_label_that_goes_too_far_takes_a_shorter_step_and_the_others_their_own():
+    objective, start = Apart([1.0, 1000.0, 1.0]), np.random.default_rng(0).normal(size=3 * N)
+    run = Lbfgs(objective, State(start, *objective.value_and_gradient(start)), lambda gradient: gradient, Memory)
+    reached = run.move(run.begin, -run.begin.gradient)
+    np.testing.assert_allclose(reached.parameters, 0.0, atol=1e-12)  # one search along the direction would end near 1

@@ -437,8 +437,11 @@ class DeviceMemory(Memory):
         shape = (2, size, n_parameters // n_blocks, n_blocks)
         self._vectors: Any = torch.empty(shape, dtype=torch.float64, device=device)
 
-    def _squares(self, vector):
-        return vector.reshape(-1, self.n_blocks).square().sum(0).cpu().numpy()
+    def slopes(self, gradient, direction):
+        return (gradient * direction).reshape(-1, self.n_blocks).sum(0).cpu().numpy()
+
+    def scaled(self, vector, factors):
+        return (vector.reshape(-1, self.n_blocks) * torch.as_tensor(factors, device=vector.device)).reshape(-1)
 
     def _products(self, vector):
         kept, blocks = self._vectors[:, : len(self)], vector.reshape(-1, self.n_blocks)

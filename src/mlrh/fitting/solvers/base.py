@@ -309,11 +309,16 @@ def _take_last(progress, objective, step, solve, *, enough, report):
     return report is not None and bool(report(n_iter + 1, following.value, share, following.parameters))
 
 
-def line_search(objective, state, direction, solve):
+def falls_enough(state, reached, slope, allowance):
+    """Whether the value falls by enough along a step with this slope; the allowance is for its rounding error."""
+    return reached.value <= state.value + 1e-4 * slope + allowance
+
+
+def line_search(objective, state, direction, solve, *, end=None):
     """The State at a step that meets the Wolfe conditions, or None if there is none.
 
     Values are compared with an allowance for their rounding error. So steps near the optimum are judged by the slope,
-    which is still accurate there.
+    which is still accurate there. `end` is the State at the end of the direction, where that is known already.
     """
     slope = float(state.gradient @ direction)
     if not slope < 0:
@@ -324,9 +329,9 @@ def line_search(objective, state, direction, solve):
     # Sufficient decrease (1e-4) and curvature (0.9) have the usual constants for quasi-Newton steps. 30 halvings make
     # the step a billionth of the proposed one: then the direction is of no use.
     for _ in range(30):
-        reached = arrive(objective, state.parameters + step * direction, solve)
-        excess = reached.value - state.value - step * slope
-        if not reached.value <= state.value + 1e-4 * step * slope + allowance:
+        reached = end or arrive(objective, state.parameters + step * direction, solve)
+        excess, end = reached.value - state.value - step * slope, None
+        if not falls_enough(state, reached, step * slope, allowance):
             high = step
         elif reached.gradient @ direction < 0.9 * slope:
             low, best = step, reached

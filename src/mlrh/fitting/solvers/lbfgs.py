@@ -4,6 +4,9 @@ The entries i, i + n_blocks, i + 2 n_blocks, ... of a vector are one block. Each
 own, as if the blocks were separate problems that take their steps together. With one block per label, every pair of
 step and gradient change teaches n_labels curvatures instead of one. That is right where the Hessian hardly couples the
 blocks. With one block it is ordinary L-BFGS.
+
+What one label has learned may send it far too far, and a search along the direction would then cut the step of all. So
+where the value rises, each label whose own slope has turned takes a shorter step, as far as that slope would be 0.
 """
 
 import math
@@ -13,13 +16,15 @@ from typing import Any
 import numpy as np
 
 from mlrh._parallel import kernel
-from mlrh.fitting.solvers.base import State, best_of, iterate, line_search, solver
+from mlrh.fitting.solvers.base import State, arrive, best_of, falls_enough, iterate, line_search, solver
 
 MEMORY = 5  # pairs of step and gradient change that are kept; each adds two vectors to memory and work of an iteration
 SHORT = 0.4  # a step shorter than this share of the proposed one casts doubt on separate memories
 MAX_DOUBTS = 1.5  # beyond it one memory serves all labels: two short steps in a row count 1.7, a single one 1
 EARLY = 4  # iterations after which the diagonals of a metric are made anew: it saves up to a third of those that follow
 FIRST_WAIT = 25  # iterations with one memory before separate ones are tried again; 2.5 times as many the next time
+MAX_SHORTER = 4  # times that labels with separate memories get shorter steps, before the step of all is cut
+SHARES = (0.02, 0.5)  # the least and the most of its step that a label keeps each time
 MAX_AGE = 14.0  # a metric serves penalties down to this many times weaker than the one it was made for
 
 
@@ -87,7 +92,8 @@ class Lbfgs:
         return direction, max(-0.5 * float(state.gradient @ direction), seen)
 
     def move(self, state, direction):
-        following = line_search(self.objective, state, direction, self.solve)
+        direction, end = self._suited_to_blocks(state, direction)
+        following = line_search(self.objective, state, direction, self.solve, end=end)
         if following is None:
             self._memory.forget()
             following = line_search(self.objective, state, -state.solved, self.solve)
@@ -109,6 +115,22 @@ class Lbfgs:
                 self._renewal, self._wait = min(self._renewal, self._n_iter + self._wait), 2.5 * self._wait
         self._memory.add(step, following.gradient - state.gradient, following.solved - state.solved)
         return following
+
+    def _suited_to_blocks(self, state, direction):
+        """The direction, shorter for blocks that it takes too far, and the State at its end, or None if not known."""
+        allowance = self.objective.rounding_error(state.parameters, state.value)
+        for _ in range(MAX_SHORTER if self._memory.n_blocks > 1 else 0):
+            end = arrive(self.objective, state.parameters + direction, self.solve)
+            before = self._memory.slopes(state.gradient, direction)
+            if falls_enough(state, end, before.sum(), allowance):
+                return direction, end
+            after = self._memory.slopes(end.gradient, direction)
+            has_turned = (before < 0) & (after > 0)
+            if not has_turned.any():
+                return direction, end
+            zero = np.divide(before, before - after, out=np.ones_like(before), where=has_turned)
+            direction = self._memory.scaled(direction, np.where(has_turned, np.clip(zero, *SHARES), 1.0))
+        return direction, None
 
     def _renewed(self, state):
         """The state with the metric at its parameters; the memory starts anew, since it belongs to the old metric."""
@@ -171,9 +193,17 @@ class Memory:
         _fill_factors(order, along, self._step_change, self._solved_change, self._factor, factors)
         return self._combine(factors, solved)
 
+    def slopes(self, gradient, direction):
+        """The slope of the value along a direction, (n_blocks,): how much each block adds to it."""
+        return (gradient * direction).reshape(-1, self.n_blocks).sum(axis=0)
+
+    def scaled(self, vector, factors):
+        """The vector with each block times its factor (n_blocks,)."""
+        return (vector.reshape(-1, self.n_blocks) * factors).ravel()
+
     def _squares(self, vector):
         """The squared length of a vector, block by block."""
-        return np.square(vector.reshape(-1, self.n_blocks)).sum(axis=0)
+        return self.slopes(vector, vector)
 
     def _products(self, vector):
         """Inner products of all steps and all solved changes with a vector, (2, n_pairs, n_blocks), as stored."""
