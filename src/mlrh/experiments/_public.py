@@ -33,7 +33,7 @@ from mlrh.baselines import (
     chain_set_log_proba,
     independent_set_log_proba,
 )
-from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier, PooledSets
+from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
 from mlrh.estimators.cv import log_prob
 from mlrh.estimators.pool import largest_likelihood
 from mlrh.experiments import _boomer
@@ -214,13 +214,13 @@ def _pooled(rows, grid):
         for part, own in zip(parts, zip(*held_out, strict=True), strict=True)
     ]
     chosen = {name: list(candidates)[_best(folds, name)] for name in MEASURES}
-    estimators = [(name, make(rows)) for make, own in members for name in own]
     settings = {name: setting for _, own in members for name, setting in own.items()}
-    found = {}
+    # The members are the same under all weights, so they are fitted once.
+    fitted, seconds = timed(lambda: [make(rows).fit(rows.X, rows.Y) for make, _ in members])
+    distributions, found = [member.distribution(rows.X_test) for member in fitted], {}
     for name in set(chosen.values()):
-        pool = PooledSets(estimators, weights=candidates[name])
         said = {**settings, "weights": candidates[name].round(3).tolist()}
-        found[name] = (_fitted_and_judged(pool, rows), said)
+        found[name] = (Measured(judged(Mixture(distributions, candidates[name]), rows.Y_test), seconds), said)
     return _results({name: found[weights] for name, weights in chosen.items()})
 
 
