@@ -386,8 +386,13 @@ def _mapped(array, place: Path, name):
             f"{path}: can't be written ({error.strerror}); rows are kept there while they are needed. Set TMPDIR to a "
             "folder with more room."
         ) from error
+    return _loaded(path, mmap_mode="r")
+
+
+def _loaded(source, **options):
+    """np.load by one thread at a time; the arrays of a .npz file are read with HEADERS held, too."""
     with HEADERS:
-        return np.load(path, mmap_mode="r")
+        return np.load(source, allow_pickle=False, **options)
 
 
 def _arrays(path, place):
@@ -413,9 +418,9 @@ def _of_npy(path, place, name):
     """The array of a .npy file, memory-mapped where it lies; of a compressed one, from a copy."""
     try:
         if not parts_of(os.fspath(path))[2]:
-            return _one_array(np.load(path, mmap_mode="r", allow_pickle=False))
+            return _one_array(_loaded(path, mmap_mode="r"))
         with gzip.open(path) as file:
-            return _mapped(_one_array(np.load(io.BytesIO(file.read()), allow_pickle=False)), place, name)
+            return _mapped(_one_array(_loaded(io.BytesIO(file.read()))), place, name)
     except DataError:
         raise
     except (OSError, ValueError, EOFError) as error:
@@ -432,10 +437,10 @@ def _of_npz(path, place):
     try:
         with gzip.open(path) if parts_of(os.fspath(path))[2] else open(path, "rb") as file:
             content = io.BytesIO(file.read()) if isinstance(file, gzip.GzipFile) else file
-            loaded = np.load(content, allow_pickle=False)
+            loaded = _loaded(content)
             if isinstance(loaded, np.ndarray):
                 raise ValueError("it holds one array, as a .npy file does")
-            with loaded as members:
+            with loaded as members, HEADERS:
                 X = _csr_of(members) if OF_CSR[0] in members else members["X"]
                 Y, weight = members["Y"], members.get("weight")
     except KeyError as error:
@@ -453,10 +458,10 @@ def _width_of(path):
     """The number of columns of X of a .npz file or a tuple of .npy files; None where only decoding could tell it."""
     try:
         if not isinstance(path, str | PathLike):
-            return np.load(next(iter(path)), mmap_mode="r", allow_pickle=False).shape[1]
+            return _loaded(next(iter(path)), mmap_mode="r").shape[1]
         if _suffix(path) != ".npz" or parts_of(os.fspath(path))[2]:
             return None
-        with np.load(path, allow_pickle=False) as members:
+        with _loaded(path) as members, HEADERS:
             return int(members[OF_CSR[-1]][1]) if OF_CSR[-1] in members else None
     except (OSError, ValueError, EOFError, LookupError, TypeError, zipfile.BadZipFile):
         return None  # what is wrong with it is told when it is read
