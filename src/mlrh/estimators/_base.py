@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from mlrh import _sklearn, decisions, spaces
-from mlrh._indicators import UNKNOWN
+from mlrh._indicators import any_known, has_unknown
 from mlrh._parallel import telling_of_compilation
 from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
@@ -63,7 +63,7 @@ class _Problem:
     @property
     def is_complete(self):
         """Whether every label of every row is known; the objective is convex only then."""
-        return not (self.Y == UNKNOWN).any()
+        return not has_unknown(self.Y)
 
 
 class JointClassifier(_targets.SetClassifier):
@@ -95,7 +95,7 @@ class JointClassifier(_targets.SetClassifier):
         _targets.check_same_length(X, Y)
         weights = _sklearn.check_sample_weight(sample_weight, Y, dtype=np.float64, ensure_non_negative=True)
         self._check_weights(X, weights)
-        support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
+        support = np.flatnonzero((weights > 0) & any_known(Y))
         if len(support) < len(weights):
             _targets.check_any(support)
             X, Y, weights = self._rows(X, support), Y[support], weights[support]

@@ -16,7 +16,7 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 
-from mlrh._indicators import UNKNOWN, as_indicator, as_partly_known, plain_separator
+from mlrh._indicators import UNKNOWN, as_indicator, as_partly_known, has_unknown, plain_separator
 from mlrh._sklearn import check_sample_weight, num_samples
 from mlrh._warnings import warn
 
@@ -56,7 +56,7 @@ def check_any(support):
 
 def check_every_label_known(names, Y):
     """Raise a ValueError that names the first label that is unknown in every row."""
-    never = np.flatnonzero((Y == UNKNOWN).all(axis=0))
+    never = np.flatnonzero((Y == UNKNOWN).all(axis=0)) if has_unknown(Y) else []
     if len(never):
         name = names[never].tolist()[0]
         raise ValueError(

@@ -13,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from mlrh import _sklearn
-from mlrh._indicators import UNKNOWN
+from mlrh._indicators import any_known
 from mlrh._warnings import warn
 from mlrh.estimators import _chunks, _device, _features, _targets
 from mlrh.estimators._base import N_TUNING_FOLDS, MLRHBase, check_strength, tuning_sample, warn_where_undetermined
@@ -289,7 +289,7 @@ class MLRHClassifier(MLRHBase):
         )
         check_strength(self.C, weights, X.dtype)
         _features.check_float32_sums(X, weights)
-        support = np.flatnonzero((weights > 0) & (Y != UNKNOWN).any(axis=1))
+        support = np.flatnonzero((weights > 0) & any_known(Y))
         before = _KeptRows(X[:0], Y[:0], weights[:0], support[:0]) if is_first else self._kept
         kept = before.plus(X[support], Y[support], weights[support], support)
         _targets.check_any(kept.weights)

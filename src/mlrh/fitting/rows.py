@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from mlrh._indicators import UNKNOWN
+from mlrh._indicators import UNKNOWN, has_unknown
 from mlrh._parallel import map_blocks
 from mlrh.fitting.design import FeatureSums, PartOfDesign, SummedDesign
 
@@ -141,9 +141,8 @@ class RowsInMemory(Rows):
 
     def __init__(self, design, space, Y):
         self.design, self._space, self._known = design, space, Y
-        is_unknown = Y == UNKNOWN
         # To look along short rows takes ten times as long as at the whole, and is done for every part in every pass.
-        self._is_complete = ~is_unknown.any(axis=1) if is_unknown.any() else np.ones(len(Y), bool)
+        self._is_complete = (Y != UNKNOWN).all(axis=1) if has_unknown(Y) else np.ones(len(Y), bool)
         self._partly_known = np.flatnonzero(~self._is_complete)
         self._given = space.given(Y[self._partly_known]) if len(self._partly_known) else None
         # Complete rows as they are, zeros in the others: `_expected_sums` corrects these.

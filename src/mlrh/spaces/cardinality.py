@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from mlrh._indicators import UNKNOWN, contradict, merged
+from mlrh._indicators import UNKNOWN, contradict, has_unknown, merged
 from mlrh.spaces._kernels import dispatch, expected_metrics
 from mlrh.spaces.base import LabelSpace, checked_bias, highest_labels
 
@@ -348,7 +348,8 @@ def check_sizes(Y, smallest, largest, rows=None):
 
 def _size_ranges(Y):
     """The smallest and the largest number of labels that each row may have, (n_samples,) each."""
-    return np.count_nonzero(Y == 1, axis=1), np.count_nonzero(Y != 0, axis=1)
+    most = np.count_nonzero(Y, axis=1)
+    return np.count_nonzero(Y == 1, axis=1) if has_unknown(Y) else most, most
 
 
 def _possible_sizes(Y):
