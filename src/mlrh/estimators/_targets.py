@@ -56,7 +56,9 @@ def check_any(support):
 
 def check_every_label_known(names, Y):
     """Raise a ValueError that names the first label that is unknown in every row."""
-    never = np.flatnonzero((Y == UNKNOWN).all(axis=0) if has_unknown(Y) else np.zeros(0))
+    if not has_unknown(Y):
+        return
+    never = np.flatnonzero((Y == UNKNOWN).all(axis=0))
     if len(never):
         name = names[never].tolist()[0]
         raise ValueError(

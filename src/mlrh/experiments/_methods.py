@@ -277,7 +277,7 @@ FAMILIES = {
     ),
 }
 _SET = "one exact model of the label set (this package)"
-_OPEN = "all sets of the sizes of training, with a bias for those it shows"
+OPEN_SETS = "all sets of the sizes of training, with a bias for those it shows"
 _PER_LABEL = "one classifier per label (binary relevance)"
 _PER_SET = "each label set of training as a class of its own (label powerset)"
 _CHAIN = "labels one after another, each with those before it as features (a chain)"
@@ -286,11 +286,11 @@ MEANINGS = {  # of the names of methods
     "MLRH-MP (RBF)": f"{_SET}, RBF kernel, the same sets; answers with the labels more likely than not",
     "MLRH-WTA (RBF, observed)": f"{_SET}, RBF kernel, the sets that training shows; the most probable set",
     "MLRH-MP (RBF, observed)": f"{_SET}, RBF kernel, the sets that training shows; the labels more likely than not",
-    "MLRH-WTA (RBF, open)": f"{_SET}, RBF kernel, {_OPEN}; the most probable set",
-    "MLRH-MP (RBF, open)": f"{_SET}, RBF kernel, {_OPEN}; the labels more likely than not",
+    "MLRH-WTA (RBF, open)": f"{_SET}, RBF kernel, {OPEN_SETS}; the most probable set",
+    "MLRH-MP (RBF, open)": f"{_SET}, RBF kernel, {OPEN_SETS}; the labels more likely than not",
     "MLRH-WTA (linear)": f"{_SET}, linear scores, all sets of the sizes of training; the most probable set",
     "MLRH-WTA (linear, observed)": f"{_SET}, linear scores, the sets that training shows; the most probable set",
-    "MLRH-WTA (linear, open)": f"{_SET}, linear scores, {_OPEN}; the most probable set",
+    "MLRH-WTA (linear, open)": f"{_SET}, linear scores, {OPEN_SETS}; the most probable set",
     "BR-SVM (RBF)": f"{_PER_LABEL}: support vector machines with an RBF kernel",
     "LP-SVM (RBF)": f"{_PER_SET}: support vector machines with an RBF kernel",
     "LP-LR": f"{_PER_SET}: logistic regression",

@@ -15,7 +15,7 @@ from scipy import stats
 
 from mlrh._words import counted, fixed, p_value
 from mlrh.experiments import _plots as plots
-from mlrh.experiments._methods import _OPEN, MEANINGS
+from mlrh.experiments._methods import MEANINGS, OPEN_SETS
 from mlrh.experiments._pages import COLUMNS, TITLES, by_method, footer, missing, paired, spread, values
 from mlrh.experiments._protocol import LARGE_GRIDS, N_FOLDS, PUBLIC, PUBLISHED_SPLITS, SUITES
 from mlrh.experiments._public import HIGHER_IS_BETTER, JUDGED, MAX_SECONDS
@@ -55,11 +55,11 @@ NAMES = {
     **MEANINGS,
     "MLRH (linear, cardinality)": f"{_SET}, linear scores, all sets of the sizes of training",
     "MLRH (linear, observed)": f"{_SET}, linear scores, the sets that training shows",
-    "MLRH (linear, open)": f"{_SET}, linear scores, {_OPEN}",
+    "MLRH (linear, open)": f"{_SET}, linear scores, {OPEN_SETS}",
     "MLRH (RBF, cardinality)": f"{_SET}, RBF kernel, all sets of the sizes of training",
     "MLRH (RBF, observed)": f"{_SET}, RBF kernel, the sets that training shows",
-    "MLRH (RBF, open)": f"{_SET}, RBF kernel, {_OPEN}",
-    "MLRH (boosted)": f"{_SET}, boosted trees, {_OPEN}",
+    "MLRH (RBF, open)": f"{_SET}, RBF kernel, {OPEN_SETS}",
+    "MLRH (boosted)": f"{_SET}, boosted trees, {OPEN_SETS}",
     "MLRH (pooled)": "a mixture of MLRH (RBF, open), MLRH (boosted) and LP-RF",
     "MLRH (automatic)": "MLRHAuto: kind of scores, label space, settings and a pool, chosen by held-out rows",
     "BR-SVM": "one support vector machine per label",

