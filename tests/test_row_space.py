@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 from sklearn.metrics.pairwise import rbf_kernel
 
-from mlrh import MLRHClassifier
+from mlrh import KernelMLRHClassifier, MLRHClassifier
 from mlrh.fitting.design import (
     Design,
     GramFeatures,
@@ -153,3 +153,45 @@ def test_features_without_any_variation_print_nothing(capfd):
     for X in (np.zeros((6, 20)), sparse.csr_array((6, 20)), np.ones((6, 20))):
         MLRHClassifier().fit(X, Y)
     assert capfd.readouterr() == ("", "")
+
+
+def kernel_of(kind):
+    """An RBF kernel of 90 rows, one with two rows that occur twice, and a linear one of rank 4."""
+    X = np.random.default_rng(5).normal(size=(90, 4))
+    if kind == "rows twice":
+        X[[40, 80]] = X[[3, 7]]
+    return X @ X.T if kind == "low rank" else rbf_kernel(X, gamma=1.0)
+
+
+@pytest.mark.parametrize("kind", ["distinct rows", "rows twice", "low rank"])
+def test_features_with_every_third_row_first_have_the_inner_products_of_the_kernel(kind):
+    gram = kernel_of(kind)
+    before = gram.copy()
+    found = GramFeatures(gram, evenly=True)
+    # Backward error of Cholesky, and what was added to the diagonal: a few times 90 eps of the largest entry.
+    np.testing.assert_allclose(found.features @ found.features.T, gram, atol=1e-12 * gram.max())
+    np.testing.assert_array_equal(gram, before)
+    assert found.rank == (4 if kind == "low rank" else 90)
+    if kind != "low rank":
+        np.testing.assert_array_equal(found.order[:30], np.arange(0, 90, 3))
+
+
+@pytest.mark.parametrize("kind", ["distinct rows", "rows twice", "low rank"])
+def test_dual_coefficients_of_features_with_every_third_row_first_give_their_scores(kind):
+    gram = kernel_of(kind)
+    found = GramFeatures(gram, evenly=True)
+    scores = gram @ np.random.default_rng(6).normal(size=(90, 3))
+    coef = found.from_scores(scores)
+    # A pivot of rounding errors is about 1e-6, by which rounding errors of 1e-16 are divided.
+    np.testing.assert_allclose(found.features @ coef, scores, atol=1e-8 * np.abs(scores).max())
+    np.testing.assert_allclose(gram @ found.to_dual(coef), scores, atol=1e-8 * np.abs(scores).max())
+
+
+def test_a_kernel_fit_does_not_depend_on_which_rows_come_first():
+    X = np.random.default_rng(7).normal(size=(90, 4))
+    X[[40, 80]] = X[[3, 7]]
+    Y = (X[:, :3] + X[:, 1:] > 0).astype(int)
+    Y[Y.sum(axis=1) == 0, 0] = 1
+    order = np.argsort(X[:, 0])
+    own, sorted_rows = (KernelMLRHClassifier(C=100, tol=1e-12).fit(X[rows], Y[rows]) for rows in (slice(None), order))
+    np.testing.assert_allclose(own.predict_proba(X), sorted_rows.predict_proba(X), atol=1e-6)

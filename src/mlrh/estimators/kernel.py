@@ -283,7 +283,7 @@ class KernelMLRHClassifier(MLRHBase):
         if callable(self.kernel) or self.kernel == "precomputed":
             _check_symmetric(gram)
             gram = 0.5 * (gram + gram.T)
-        features = GramFeatures(gram)
+        features = GramFeatures(gram, evenly=True)
         del gram  # makes room
         options = {"fit_intercept": self.fit_intercept, "keep_gram": keep_gram, "n_jobs": self.n_jobs}
         design = triangular_design(features, weights, **options)
