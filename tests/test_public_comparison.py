@@ -248,6 +248,7 @@ def test_boomer_that_crashes_is_a_failure_and_one_that_takes_too_long_is_out_of_
     monkeypatch.setattr(_public, "MAX_SECONDS", 2)
     record = run_task(task, DATASET, PROFILE)[0]
     assert record["metrics"] == {} and "out_of_time" in record
+    assert record["processor_seconds"] >= 1  # that of the process it started: its limit ends it after at least 1 s
 
 
 def test_without_an_environment_boomer_is_left_out_with_a_sentence(tmp_path, monkeypatch):

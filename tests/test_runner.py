@@ -33,7 +33,7 @@ def tasks():
 
 
 def without_times(records):
-    timed = {"task_seconds", "fit_seconds", "predict_seconds", "finished"}
+    timed = {"task_seconds", "processor_seconds", "fit_seconds", "predict_seconds", "finished"}
     plain = [{name: value for name, value in record.items() if name not in timed} for record in records]
     return sorted(plain, key=lambda record: json.dumps(record, sort_keys=True))
 

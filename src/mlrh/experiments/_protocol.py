@@ -5,6 +5,7 @@ A task is one family of methods on one outer fold; preprocessing is fitted to it
 
 import hashlib
 import json
+import os
 import signal
 import threading
 import time
@@ -274,22 +275,29 @@ N_BINS = 10  # of equal width, of the confidences on record
 
 def run_task(task: Task, dataset: Dataset, profile: Profile) -> list[dict]:
     """The records of a task, one for each of its methods."""
-    begin = time.perf_counter()
+    begin, used = time.perf_counter(), _processor_seconds()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         results = _RESULTS.get(task.protocol, _method_results)(task, dataset, profile)
     warned = Counter(warning.category.__name__ for warning in caught)
-    return _on_record(task, profile, results, time.perf_counter() - begin, warned)
+    times = time.perf_counter() - begin, _processor_seconds() - used
+    return _on_record(task, profile, results, times, warned)
 
 
 def not_run(task: Task, profile: Profile, earlier: dict) -> list[dict]:
     """The record of a task that isn't run, because its method was out of time on an earlier split of the set."""
     out_of_time = {"out_of_time": earlier["out_of_time"], "not_run_after": [earlier["seed"], earlier["fold"]]}
-    return _on_record(task, profile, [{"method": task.family, "metrics": {}, **out_of_time}], 0.0, {})
+    return _on_record(task, profile, [{"method": task.family, "metrics": {}, **out_of_time}], (0.0, 0.0), {})
 
 
-def _on_record(task, profile, results, seconds, warned):
+def _processor_seconds():
+    """Processor time so far, of this process and of those that it started and that have ended."""
+    return sum(os.times()[:4])
+
+
+def _on_record(task, profile, results, times, warned):
     """Results with what all records of a task say."""
+    seconds, processor_seconds = times
     shared = {
         "plan": task.plan,
         "dataset": task.dataset,
@@ -299,6 +307,7 @@ def _on_record(task, profile, results, seconds, warned):
         "profile": profile.name,
         "version": __version__,
         "task_seconds": round(seconds, 3),
+        "processor_seconds": round(processor_seconds, 3),
         "warnings": dict(warned),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
