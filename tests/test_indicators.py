@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from mlrh._indicators import UNKNOWN, any_known, as_indicator, has_unknown
+from mlrh._indicators import UNKNOWN, any_known, as_indicator, has_unknown, label_counts
 
 
 @pytest.mark.parametrize("dtype", [bool, np.int8, np.uint8, np.int64, np.uint64, np.float32, np.float64])
@@ -42,3 +42,12 @@ def test_what_is_known_of_rows():
     assert not has_unknown(Y[:0])
     assert any_known(Y).tolist() == [True, True, False]
     assert any_known(Y[:1]).tolist() == [True]
+
+
+@pytest.mark.parametrize("n_labels", [1, 7, 8, 9, 64, 300])
+def test_labels_of_rows_are_counted_whatever_the_number_of_columns(n_labels):
+    Y = (np.random.default_rng(n_labels).random((40, n_labels)) < 0.3).astype(np.int8)
+    assert label_counts(Y).tolist() == Y.astype(int).sum(axis=1).tolist()
+    assert label_counts(Y[:, ::-1]).tolist() == label_counts(Y).tolist()
+    assert label_counts(-Y).tolist() == label_counts(Y).tolist()  # an unknown label counts, too
+    assert len(label_counts(Y[:0])) == 0

@@ -110,6 +110,7 @@ def make_grouped_cases(normal):
         "two chunks": case(normal(5, 600)[:3], 1, 4, chunk=520),
         "chunks with likely labels": case(likely[:7], 1, 4, chunk=64),
         "twelve labels in a set": case(normal(3, 40, 3), 1, 12),
+        "large sets": case(normal(18, 20, 3), 1, 17),
     }
     for name in ("rows with likely labels", "chunks with likely labels"):
         cases[f"{name}, unknown"] = partly(cases[name])
@@ -518,8 +519,9 @@ def test_the_cases_have_several_groups_programs_in_a_group_and_tiles_in_a_progra
     assert two_programs.n_groups == 2
     assert likely.group_tile()[-1] > 1
     assert likely.n_groups > 1
-    short = shape_of("short rows").group_tile()
-    assert short[0] > short[1]
+    chunks = shape_of("chunks with likely labels").group_tile()
+    assert chunks[0] > chunks[1]
+    assert shape_of("large sets").group_tile()[:2] == (16, 16)
     assert shape_of("two chunks").group_tile()[-1] > 1
 
 

@@ -269,3 +269,12 @@ def test_very_many_features_have_the_same_optimum_by_the_diagonal_metric(solver,
     monkeypatch.setattr("mlrh.fitting.metric.MAX_FACTORED", 2)
     diagonal = MLRHClassifier(C=100.0, tol=1e-7, solver=solver).fit(make(X), Y)
     assert diagonal.objective_ == pytest.approx(full.objective_, rel=1e-6)
+
+
+def test_labels_that_are_constant_where_known_are_told_from_those_that_are_not():
+    rng = np.random.default_rng(0)
+    Y = (rng.random((40, 5)) < 0.5).astype(float)
+    Y[:, :2] = 1, 0
+    Y[rng.random(Y.shape) < 0.2] = np.nan
+    with pytest.warns(UserWarning, match="training row: label 1; present in every training row: label 0\\)"):
+        MLRHClassifier(min_labels=0, max_labels=5).fit(rng.normal(size=(40, 3)), Y)

@@ -69,9 +69,11 @@ def check_every_label_known(names, Y):
 
 def constant_labels(names, Y):
     """Sentences on labels that all rows have, or none: nothing says how these depend on the features."""
-    problems = []
-    for other, state in ((1, "absent from"), (0, "present in")):
-        constant = np.flatnonzero(~(other == Y).any(axis=0))
+    problems, lowest = [], Y.min(axis=0)
+    unsure = lowest == UNKNOWN
+    lowest[unsure] = ~(Y[:, unsure] == 0).any(axis=0)
+    for is_constant, state in ((Y.max(axis=0) < 1, "absent from"), (lowest == 1, "present in")):
+        constant = np.flatnonzero(is_constant)
         if len(constant):
             listed = [repr(name) for name in names[constant].tolist()]
             more = f" and {len(listed) - 10} more" if len(listed) > 10 else ""

@@ -25,8 +25,6 @@ from mlrh.fitting.solvers.lbfgs import Lbfgs, Memory
 BLOCK_SCORES = 2**26  # of the rows that are worked on at a time: 512 MB in float64, and a few times that in all
 STEP = 1e-2  # of the largest score, for differences of gradients: right to a percent, which is enough for an estimate
 COARSE = 1e-6  # of the scale, down to which features in float32 serve those in float64: above the rounding of sums
-FIRST = 40  # iterations with the metric of the start: where more are needed, one with the curvatures there pays
-MAX_OWN_BYTES, MAX_OWN_FLOPS = 2**33, 2e13  # of a matrix for each label: 8 GiB, and a third of a second on an H200
 NUMPY = {torch.float64: np.dtype(np.float64), torch.float32: np.dtype(np.float32)}
 
 
@@ -215,16 +213,6 @@ class DeviceRows:
 
         return product
 
-    def curvatures(self, rows, coef, intercept):
-        """The curvatures of the scores of some rows, weighted, as `RowsInMemory.curvatures` has them."""
-        scores, total = self._loss_of(rows, coef, intercept)
-        (residuals,) = torch.autograd.grad(total, [scores])
-        weights = self.design.on_device[rows, None].to(scores.dtype)
-        residuals, scores = residuals / weights, scores.detach()
-        marginals = residuals + self._targets[rows].nan_to_num(0.0)
-        secants = residuals.abs() / (scores.abs() + 2)
-        return weights * torch.maximum(marginals * (1 - marginals), secants)
-
     def _scores(self, rows, coef, intercept):
         X = self.design.X[rows]
         return X @ coef.to(X.dtype) + intercept.to(X.dtype)
@@ -324,10 +312,9 @@ class DeviceObjective(Objective):
     def metric(self, curvature=None, *, at=None, rescaled=False):
         """The function that solves with the typical curvature times the Gram matrix, plus the ridges.
 
-        Beyond MAX_FACTORED features the diagonal of that matrix is used. With `at`, parameters, each label has the
-        matrix of its own curvatures there, where `has_own_metrics`.
+        Beyond MAX_FACTORED features the diagonal of that matrix is used. It is the same wherever the parameters are.
         """
-        coefficients = self._coefficients(self.typical_curvature()) if at is None else self._own_coefficients(at)
+        coefficients = self._coefficients(self.typical_curvature())
         of_intercept = self.vector(self.design.total_weight * self._own_curvatures()) + self._intercept_ridge
         of_bias = self.vector(self._bias_curvatures()) + self._device_ridge if self.n_biases else self._device_ridge
         absorbed = self._device_absorbed
@@ -353,38 +340,6 @@ class DeviceObjective(Objective):
         scale = _reciprocals(matrix.diagonal()).sqrt()[:, None]
         inverse = scale * _inverse(scale * matrix * scale.T, np.finfo(self.design.dtype).eps) * scale.T
         return lambda right: inverse @ right
-
-    @property
-    def has_own_metrics(self):
-        """Whether a matrix for each label takes little time and memory."""
-        n_features, n_labels = self.design.n_features, self.n_labels
-        flops = 2.0 * self.design.n_samples * n_features**2 * n_labels + n_labels * n_features**3
-        return self.alpha > 0 and 8.0 * n_labels * n_features**2 <= MAX_OWN_BYTES and flops <= MAX_OWN_FLOPS
-
-    def _own_coefficients(self, parameters):
-        """The function that solves with X' diag(curvatures of the label) X + alpha I for each label."""
-        coef, intercept, bias = self.split(parameters)
-        X, n_features = self.design.X, self.design.n_features
-        matrices = torch.zeros((self.n_labels, n_features, n_features), dtype=torch.float64, device=X.device)
-        self.rows.set_bias(bias)
-        for rows in self.design.blocks(self.n_labels):
-            curvatures = self.rows.curvatures(rows, coef, intercept)
-            step = max(1, BLOCK_SCORES // X[rows].numel())
-            for first in range(0, self.n_labels, step):
-                own = slice(first, first + step)
-                matrices[own] += ((X[rows].T * curvatures.T[own, None]) @ X[rows]).double()
-        matrices.diagonal(dim1=1, dim2=2).add_(self.alpha)
-        scale = _reciprocals(matrices.diagonal(dim1=1, dim2=2)).sqrt()
-        matrices *= scale[:, :, None]
-        matrices *= scale[:, None]
-        factors, failed = torch.linalg.cholesky_ex(matrices)
-        del matrices
-        if failed.any():
-            return self._coefficients(self.typical_curvature())
-        inverses = torch.cholesky_inverse(factors)
-        inverses *= scale[:, :, None]
-        inverses *= scale[:, None]
-        return lambda right: torch.bmm(inverses, right.T[:, :, None])[:, :, 0].T
 
     def decrease_bound(self, gradient):
         """As in Objective: half the squared gradient over the ridges, infinite where nothing can be said."""
@@ -458,9 +413,8 @@ class DeviceMemory(Memory):
 def lbfgs_on_device(objective, start, *, tol, max_iter, report=None):
     """`lbfgs` for a DeviceObjective; the start and the parameters of the Solution are arrays of NumPy.
 
-    Three parts, one after the other: FIRST iterations with the metric of the start; then, where that pays, with the
-    curvatures there, to a tolerance of COARSE; and to `tol`. The first two work in float32, since the kernels of the
-    loss are several times as fast there.
+    Two parts, one after the other: in float32 to a tolerance of COARSE, since the kernels of the loss are several times
+    as fast there, and to `tol` in the type of X.
     """
     rough = objective.in_float32
 
@@ -476,16 +430,14 @@ def lbfgs_on_device(objective, start, *, tol, max_iter, report=None):
     run = Lbfgs(rough, state, objective.metric(), memory)
     found: Any = None
     n_done, history = 0, ()
-    for stage, most in ((rough, FIRST), (rough, max_iter), (objective, max_iter)):
+    for stage in (rough,) if rough is objective else (rough, objective):
         if found is not None:
             state = State(found.parameters, *stage.value_and_gradient(found.parameters))
-        if n_done == FIRST and stage is rough and objective.has_own_metrics:
-            run = Lbfgs(rough, state, objective.metric(at=state.parameters), memory)
         run.objective, state = stage, replace(state, solved=run.solve(state.gradient))
         # COARSE is a share of the scale, since rounding errors are.
         coarse = COARSE * objective.scale / unit_of_tol(objective, state.value)
         until = tol if stage is objective else max(coarse, tol)
-        limits = {"tol": until, "max_iter": min(most, max_iter - n_done), "report": None if report is None else told}
+        limits = {"tol": until, "max_iter": max_iter - n_done, "report": None if report is None else told}
         check = run.solve if stage is objective else None
         found = iterate(stage, state, run.propose, run.move, check, **limits)
         n_done, history = n_done + found.n_iter, (*history[:-1], *found.history)

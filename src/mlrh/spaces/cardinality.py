@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from mlrh._indicators import UNKNOWN, contradict, has_unknown, merged
+from mlrh._indicators import UNKNOWN, contradict, has_unknown, label_counts, merged
 from mlrh.spaces._kernels import dispatch, expected_metrics
 from mlrh.spaces.base import LabelSpace, checked_bias, highest_labels
 
@@ -114,7 +114,7 @@ class CardinalitySpace(LabelSpace):
 
     def bias_counts(self, Y, weights):
         """Total weight of the rows of each size, (n_biases,)."""
-        offsets = np.count_nonzero(Y, axis=1) - self.min_labels
+        offsets = label_counts(Y) - self.min_labels
         return np.bincount(offsets, weights=weights, minlength=self.n_biases)
 
     def absorbed_biases(self):
@@ -308,10 +308,10 @@ def training_sizes(Y, min_labels, max_labels, rows=None):
     """Smallest and largest admissible size, from Y where "auto"; an error names the first row that they exclude."""
     if "auto" not in (min_labels, max_labels) and min_labels > max_labels:
         raise ValueError(f"min_labels must be at most max_labels; got {min_labels} and {max_labels}.")
-    present, _ = _size_ranges(Y)
-    smallest = int(present.min()) if min_labels == "auto" else min_labels
-    largest = int(present.max()) if max_labels == "auto" else max_labels
-    check_sizes(Y, smallest, largest, rows)
+    ranges = _size_ranges(Y)
+    smallest = int(ranges[0].min()) if min_labels == "auto" else min_labels
+    largest = int(ranges[0].max()) if max_labels == "auto" else max_labels
+    _check_ranges(*ranges, smallest, largest, rows)
     check_limits(Y.shape[1], smallest, largest)
     return smallest, largest
 
@@ -328,8 +328,12 @@ def check_limits(n_labels, min_labels, max_labels):
 
 def check_sizes(Y, smallest, largest, rows=None):
     """Raise a ValueError that names the first row of Y with fewer or more labels than allowed."""
+    _check_ranges(*_size_ranges(Y), smallest, largest, rows)
+
+
+def _check_ranges(present, possible, smallest, largest, rows):
+    """The same for rows that have at least `present` and at most `possible` labels."""
     # A partly known row is excluded only if no completion of it has an admissible size.
-    present, possible = _size_ranges(Y)
     for counts, excluded, name, limit, needed in (
         (possible, np.flatnonzero(possible < smallest), "min_labels", smallest, possible.min()),
         (present, np.flatnonzero(present > largest), "max_labels", largest, present.max()),
@@ -348,14 +352,17 @@ def check_sizes(Y, smallest, largest, rows=None):
 
 def _size_ranges(Y):
     """The smallest and the largest number of labels that each row may have, (n_samples,) each."""
-    most = np.count_nonzero(Y, axis=1)
-    return np.count_nonzero(Y == 1, axis=1) if has_unknown(Y) else most, most
+    most = label_counts(Y)
+    return label_counts(Y == 1) if has_unknown(Y) else most, most
 
 
 def _possible_sizes(Y):
     """The sizes that at least one row may have, ascending."""
-    ranges = np.unique(np.stack(_size_ranges(Y), axis=1), axis=0)
-    return np.unique(np.concatenate([np.arange(low, high + 1) for low, high in ranges.tolist()]))
+    least, most = _size_ranges(Y)
+    n_sizes = int(most.max()) + 2
+    # How many rows have ranges that begin at each size, less those that have ended before it.
+    open_ranges = np.cumsum(np.bincount(least, minlength=n_sizes) - np.bincount(most + 1, minlength=n_sizes))
+    return np.flatnonzero(open_ranges > 0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,8 +24,10 @@ class Launch:
             self.kept = compiled[self.grid]
 
     def compile(self, types):
-        """Compile for aligned tensors of these types (or None) on the current device, and launch nothing."""
-        self.kernel.warmup(*types, *self.numbers, grid=self.grid, **self.options)
+        """Compile for aligned tensors of these types (or None) on the current device and load; launches nothing."""
+        compiled = self.kernel.warmup(*types, *self.numbers, grid=self.grid, **self.options)
+        if compiled is not None:  # it is None in Triton's interpreter
+            compiled[self.grid]  # loads it, for which Triton compiles a launcher in C
 
     def by_address(self, addresses):
         """Launch on the current stream of the current device, by addresses of aligned tensors of the same types."""

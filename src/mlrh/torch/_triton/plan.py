@@ -40,6 +40,7 @@ REDUCTIONS = ("none", "sum", "mean")
 WORD = 8  # bytes of a counter or a total
 CHUNK = 4096  # labels in the registers of one program
 PROGRAMS = 2048  # as many as keep the GPU busy; with more tiles a program reads several
+LARGE_SETS = 16  # labels; of larger sets, finishing rows takes longer than reading them
 LARGEST_BIAS = 4.0  # nats between size_bias and a line, above which one tilt no longer serves all sizes in float32
 PATIENCE = 1.0  # seconds of compiling before a line says so
 MOST_PLANS = 256  # so that batches of ever new shapes don't fill the memory of the host
@@ -91,7 +92,7 @@ class Plan:
         self.compiled: set[str] = set()  # reductions
 
     def compile(self, device, reduction="none"):
-        """Compile both kernels at the same time, unless that is done; launches nothing.
+        """Compile both kernels and load them, at the same time, unless that is done; launches nothing.
 
         Most of the compiler runs outside of Python, so that two threads take no longer than the slower one.
         """
@@ -227,24 +228,30 @@ class Shape:
         *self.offsets, self.n_saved = accumulate((-(-n // ALIGNMENT) * ALIGNMENT for n in bytes_of), initial=0)
 
     def forward_tile(self):
-        """Rows, labels and warps of a tile: whole chunks, 32 labels in a thread."""
+        """Rows, labels and warps of a tile: whole chunks, up to 32 labels in a thread.
+
+        What is computed for rows is written out for each row of a thread: more than 4 would take long to compile.
+        """
         labels = triton.next_power_of_2(self.stride)
-        rows = max(1, min(32, 1024 // labels))
+        rows = max(1, min(4, 1024 // labels))
         return rows, labels, _warps(rows * labels, 256 if self.computed_in == torch.float64 else 1024)
 
     def group_tile(self):
         """Rows of a group, rows finished at once, lanes of a chunk and of a row then, and tiles that one program reads.
 
         With enough rows a program reads several tiles, which saves it from asking more often whether it is the last;
-        with few rows all programs are needed.
+        with few rows all programs are needed. Large sets are finished 16 rows at once, since the work of joining lanes
+        grows with the square of max_labels: with 8 lanes a row it took four to nine times as long.
         """
         tile_rows, _, warps = self.forward_tile()
         n_tiles = triton.cdiv(self.n_rows, tile_rows) * self.n_chunks
         chunks = triton.next_power_of_2(self.n_chunks)
-        most = 8 // tile_rows if chunks == 1 else 4
+        most = {1: 8, 2: 4}.get(tile_rows, 4) if chunks == 1 else 4
         tiles = max(1, min(most, 1 << max(n_tiles // PROGRAMS, 1).bit_length() - 1))
         if chunks == 1:
             rows = tile_rows * (2 * tiles if tiles == 8 else tiles)
+            if self.max_labels > LARGE_SETS:
+                rows = max(rows, 16)
             at_once = min(rows, 16)
             lanes = max(2, min(32, 32 * warps // at_once))
         else:
@@ -288,9 +295,13 @@ class Shape:
     def registers(self, warps):
         """Registers of a thread, as many as let most programs run at once without slowing the reading of tiles.
 
-        What a program needs more to finish rows goes to memory.
+        What a program needs more to finish rows goes to memory, which for large sets would take longer still.
         """
-        return 128 if warps == 1 or self.itemsize == 8 else 64 + 8 * self.itemsize
+        if self.max_labels > LARGE_SETS:
+            return 168
+        if warps == 1 or self.itemsize == 8:
+            return 128
+        return 96 if self.n_chunks > 1 and self.max_labels > 8 else 64 + 8 * self.itemsize
 
     def gradient_tile(self):
         labels = min(triton.next_power_of_2(self.stride), 2048)

@@ -417,15 +417,19 @@ def list_likely(
 ):  # fmt: skip
     """Write the likely labels of each chunk and their marginals; returns the number of them in each lane's chunk.
 
-    From the products `others` over the heavy labels of all other lanes, and the coefficients of the light labels.
+    From the products `others` over the heavy labels of all other lanes, and the coefficients of the light labels. Each
+    lane takes its likely labels one after the other, whatever their blocks: most heavy labels of large sets aren't.
     """
-    count = listed * 0
-    for block in range(n_blocks):
-        likely = listed_score(heavy_scores, cells, listed, block, HEAVY, S) + tilt > 0
+    count, block = listed * 0, listed * 0 - 1
+    n_more = 1
+    while n_more > 0:
+        block = _next_likely(heavy_scores, cells, listed, block, tilt, n_blocks, HEAVY, S)
+        likely = block < n_blocks
         place, n_here = _places(likely.to(tl.int32), S)
-        place += count
-        count += n_here
-        if tl.max(tl.max(n_here, axis=1), axis=0) > 0:
+        n_more = _largest(n_here)
+        if n_more > 0:
+            place += count
+            count += n_here
             rest = others
             for other in range(n_blocks):
                 z = listed_score(heavy_scores, cells, listed, other, HEAVY, S) + tilt
@@ -438,6 +442,16 @@ def list_likely(
             tl.store(likely_labels + cells * LIKELY + place, label.to(tl.int16), mask=stored)
             tl.store(marginals + cells * LIKELY + place, value, mask=stored)
     return count
+
+
+@triton.jit
+def _next_likely(heavy_scores, cells, listed, after, tilt, n_blocks, HEAVY: tl.constexpr, S: tl.constexpr):
+    """The first block after that of each lane in which its label is likely; n_blocks where there is none."""
+    found = after * 0 + n_blocks
+    for block in range(n_blocks):
+        is_it = listed_score(heavy_scores, cells, listed, block, HEAVY, S) + tilt > 0
+        found = tl.where(is_it & (block > after), tl.minimum(found, block), found)
+    return found
 
 
 @triton.jit
