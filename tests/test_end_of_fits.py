@@ -174,3 +174,46 @@ def test_verbose_says_on_standard_error_that_kernels_are_compiled(monkeypatch, c
         assert capsys.readouterr().err == f"[MLRHClassifier] {_base.COMPILING}\n"
     MLRHClassifier().fit(X, Y)
     assert capsys.readouterr().err == ""
+
+
+def many_words(seed=0, n_rows=300, n_labels=30):
+    """Sparse features and more labels than the sums of a product keep in registers."""
+    rng = np.random.default_rng(seed)
+    X = sparse.random_array((n_rows, 80), density=0.1, rng=rng, format="csr")
+    scores = (X @ rng.normal(size=(80, n_labels))) + rng.gumbel(size=(n_rows, n_labels))
+    return X, (scores >= np.sort(scores, axis=1)[:, [-3]]).astype(np.int8) * (rng.random((n_rows, n_labels)) < 0.9)
+
+
+@pytest.mark.parametrize("tol", [1e-3, 1e-5, 1e-12])
+def test_a_fit_that_begins_in_float32_ends_where_one_in_float64_does(tol, monkeypatch):
+    X, Y = many_words()
+    types = []
+    evaluate = Objective.value_and_gradient
+    monkeypatch.setattr(
+        Objective, "value_and_gradient", lambda self, p: types.append(self.design.dtype.name) or evaluate(self, p)
+    )
+    model = MLRHClassifier(tol=tol, min_labels=0).fit(X, Y)
+    assert types[0] == types[-1] == "float64"
+    assert set(types[2:-3]) >= {"float32"}
+    optimum = MLRHClassifier(tol=1e-13, min_labels=0, solver="newton-cg").fit(X, Y).objective_
+    assert optimum * (1 - 1e-12) <= model.objective_ <= optimum * (1 + tol + 1e-12)
+    assert len(model.history_) == model.n_iter_ + 1
+    # The value at the last iteration is that of the coefficients, in float64.
+    losses = -model.distribution(X).log_prob(Y).sum() + 0.5 * np.square(model.coef_).sum()
+    assert losses == pytest.approx(model.objective_, rel=1e-9)
+
+
+def test_fits_of_few_labels_dense_rows_and_unknown_labels_stay_in_float64():
+    X, Y = many_words()
+    space = CardinalitySpace(30, 0, 3)
+    weights, options = np.ones(300), {"alpha": 1.0}
+    known = np.where(np.random.default_rng(1).random(Y.shape) < 0.1, -1, Y).astype(np.int8)
+    design = Design(X, weights, fit_intercept=True)
+    assert Objective(design, space, Y, **options).in_float32.design.dtype == np.float32
+    others = [
+        Objective(design, space, known, **options),
+        Objective(Design(X.toarray(), weights, fit_intercept=True), space, Y, **options),
+        Objective(design, CardinalitySpace(20, 0, 3), Y[:, :20], **options),
+        Objective(Design(X.astype(np.float32), weights, fit_intercept=True), space, Y, **options),
+    ]
+    assert all(objective.in_float32 is objective for objective in others)

@@ -5,6 +5,7 @@ sparse ones implicitly. The intercept is then the mean score. Its curvature sepa
 and a large mean of a feature costs no digits.
 """
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -60,6 +61,13 @@ class Design:
     def _transposed(self):
         """X' of sparse features: products with it need the columns one after the other."""
         return sparse.csr_array(self.X.T)
+
+    def in_float32(self):
+        """The same rows with features, and so scores, in float32; what is summed stays as it is."""
+        other = copy(self)
+        other.__dict__.pop("_transposed", None)
+        other.X = self.X.astype(np.float32)
+        return other
 
     def of_rows(self, rows):
         """The design of some rows, given by numbers."""

@@ -19,12 +19,11 @@ from mlrh._indicators import UNKNOWN
 from mlrh.fitting.design import Design
 from mlrh.fitting.metric import MAX_FACTORED, check_squares
 from mlrh.fitting.objective import Objective
-from mlrh.fitting.solvers.base import State, best_of, iterate, solver, unit_of_tol
-from mlrh.fitting.solvers.lbfgs import Lbfgs, Memory
+from mlrh.fitting.solvers.base import State, best_of, solver
+from mlrh.fitting.solvers.lbfgs import Lbfgs, Memory, in_stages
 
 BLOCK_SCORES = 2**26  # of the rows that are worked on at a time: 512 MB in float64, and a few times that in all
 STEP = 1e-2  # of the largest score, for differences of gradients: right to a percent, which is enough for an estimate
-COARSE = 1e-6  # of the scale, down to which features in float32 serve those in float64: above the rounding of sums
 NUMPY = {torch.float64: np.dtype(np.float64), torch.float32: np.dtype(np.float32)}
 
 
@@ -413,8 +412,7 @@ class DeviceMemory(Memory):
 def lbfgs_on_device(objective, start, *, tol, max_iter, report=None):
     """`lbfgs` for a DeviceObjective; the start and the parameters of the Solution are arrays of NumPy.
 
-    Two parts, one after the other: in float32 to a tolerance of COARSE, since the kernels of the loss are several times
-    as fast there, and to `tol` in the type of X.
+    In float32 first, since the kernels of the loss are several times as fast there, and to `tol` in the type of X.
     """
     rough = objective.in_float32
 
@@ -423,24 +421,10 @@ def lbfgs_on_device(objective, start, *, tol, max_iter, report=None):
         return State(parameters, *rough.value_and_gradient(parameters))
 
     def told(iteration, value, left, parameters):
-        return report(n_done + iteration, value, left, parameters.cpu().numpy())
+        return report(iteration, value, left, parameters.cpu().numpy())
 
     state = best_of(start, begun)
-    memory = partial(DeviceMemory, device=state.parameters.device)
-    run = Lbfgs(rough, state, objective.metric(), memory)
-    found: Any = None
-    n_done, history = 0, ()
-    for stage in (rough,) if rough is objective else (rough, objective):
-        if found is not None:
-            state = State(found.parameters, *stage.value_and_gradient(found.parameters))
-        run.objective, state = stage, replace(state, solved=run.solve(state.gradient))
-        # COARSE is a share of the scale, since rounding errors are.
-        coarse = COARSE * objective.scale / unit_of_tol(objective, state.value)
-        until = tol if stage is objective else max(coarse, tol)
-        limits = {"tol": until, "max_iter": max_iter - n_done, "report": None if report is None else told}
-        check = run.solve if stage is objective else None
-        found = iterate(stage, state, run.propose, run.move, check, **limits)
-        n_done, history = n_done + found.n_iter, (*history[:-1], *found.history)
-        if found.interrupted or found.stopped:
-            break
-    return replace(found, parameters=found.parameters.cpu().numpy(), n_iter=n_done, history=history)
+    run = Lbfgs(rough, state, objective.metric(), partial(DeviceMemory, device=state.parameters.device))
+    limits = {"tol": tol, "max_iter": max_iter, "report": None if report is None else told}
+    found = in_stages(run, state, rough, objective, **limits)
+    return replace(found, parameters=found.parameters.cpu().numpy())

@@ -17,11 +17,13 @@ biases if they are learned. "undetermined" is a light ridge on what the data may
   label never or always present, or every row at the smallest or the largest admissible size.
 """
 
+from copy import copy
 from functools import cached_property
 
 import numpy as np
 from scipy import linalg, special
 
+from mlrh.fitting._products import FEW_COLUMNS
 from mlrh.fitting.metric import (
     MAX_FACTORED,
     MAX_INVERTED,
@@ -87,6 +89,22 @@ class Objective:
     def scale(self):
         """The loss of the uniform distribution over the sets (over two at least)."""
         return self.design.total_weight * max(self.space.log_count(), np.log(2))
+
+    @cached_property
+    def in_float32(self):
+        """The objective with features and scores in float32 where a solver may begin with that; else this one.
+
+        Products of sparse features with the coefficients of many labels wait for memory, and take little more than half
+        the time. Dense features would take as much memory again, and with few labels sums stay in registers.
+        """
+        design = self.design
+        pays = self.rows.are_at_hand and design.is_sparse and self.n_labels > FEW_COLUMNS
+        if not (pays and design.dtype == np.float64 and self.rows.are_complete):
+            return self
+        other = copy(self)
+        other.rows = self.rows.in_float32()
+        other.design = other.rows.design
+        return other
 
     @property
     def n_operations(self):

@@ -311,7 +311,7 @@ def training_sizes(Y, min_labels, max_labels, rows=None):
     ranges = _size_ranges(Y)
     smallest = int(ranges[0].min()) if min_labels == "auto" else min_labels
     largest = int(ranges[0].max()) if max_labels == "auto" else max_labels
-    _check_ranges(*ranges, smallest, largest, rows)
+    _check_ranges(ranges, smallest, largest, rows)
     check_limits(Y.shape[1], smallest, largest)
     return smallest, largest
 
@@ -328,11 +328,12 @@ def check_limits(n_labels, min_labels, max_labels):
 
 def check_sizes(Y, smallest, largest, rows=None):
     """Raise a ValueError that names the first row of Y with fewer or more labels than allowed."""
-    _check_ranges(*_size_ranges(Y), smallest, largest, rows)
+    _check_ranges(_size_ranges(Y), smallest, largest, rows)
 
 
-def _check_ranges(present, possible, smallest, largest, rows):
-    """The same for rows that have at least `present` and at most `possible` labels."""
+def _check_ranges(ranges, smallest, largest, rows):
+    """The same for rows of these `_size_ranges`."""
+    present, possible = ranges
     # A partly known row is excluded only if no completion of it has an admissible size.
     for counts, excluded, name, limit, needed in (
         (possible, np.flatnonzero(possible < smallest), "min_labels", smallest, possible.min()),

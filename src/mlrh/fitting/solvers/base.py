@@ -12,7 +12,7 @@ rounding error.
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -43,6 +43,7 @@ class SmoothObjective(Protocol):
     n_operations: int  # of one product with the features
     renews_cheaply: bool  # whether a metric at other parameters costs no more than a few evaluations
     rescales_early: bool  # whether new diagonals of the metric pay after a few iterations
+    in_float32: Any  # the objective in float32 where it pays to begin with that, else itself
 
     # Value and gradient, both without the L1 penalty.
     def value_and_gradient(self, parameters) -> tuple[float, np.ndarray]: ...
@@ -229,10 +230,14 @@ class _Progress:
         self.reached = state, len(self.history) - 1
 
 
-def iterate(objective, state, propose, move, precondition, *, tol, max_iter, report):
-    """The Solution that `_advance` reaches, or had reached when it was interrupted."""
+def iterate(objective, state, propose, move, precondition, *, tol, max_iter, report, model=None, may_stay=True):
+    """The Solution that `_advance` reaches, or had reached when it was interrupted.
+
+    `model` is an objective whose Hessian serves the quadratic model in place of that of the objective. A start that
+    meets the rule stays where it is, if it may.
+    """
     progress, interrupted, stopped = _Progress(state), False, False
-    options = {"tol": tol, "max_iter": max_iter, "report": report}
+    options = {"tol": tol, "max_iter": max_iter, "report": report, "model": model or objective, "may_stay": may_stay}
     try:
         with _parallel.blas_suited_to(objective.n_operations):
             stopped = _advance(progress, objective, propose, move, precondition, **options)
@@ -254,7 +259,7 @@ def iterate(objective, state, propose, move, precondition, *, tol, max_iter, rep
     )
 
 
-def _advance(progress, objective, propose, move, precondition, *, tol, max_iter, report):
+def _advance(progress, objective, propose, move, precondition, *, tol, max_iter, report, model, may_stay):
     """Whether report asked for the end; runs until then, or until the rule is met, iterations are used up, or stuck.
 
     report(iteration, value, share left, parameters) is called after every iteration, and ends the fit by returning
@@ -265,7 +270,6 @@ def _advance(progress, objective, propose, move, precondition, *, tol, max_iter,
     model, unless the objective's own bound already confirms it. An estimate found too low is corrected by a factor,
     which also applies to the iterations that follow, a tenth less in each: so not every one of them is checked. Once an
     estimate is confirmed, the step of the model is taken: for one evaluation more, far less is left than was asked for.
-    A start that meets the rule stays where it is.
     """
     history = progress.history
     stalled, smallest, correction = 0, progress.reached[0].left, 1.0
@@ -275,14 +279,14 @@ def _advance(progress, objective, propose, move, precondition, *, tol, max_iter,
         direction, estimate = propose(state, history)
         left, step = correction * max(state.left, estimate), None
         if precondition is not None and 0 < left <= enough < objective.decrease_bound(state.gradient) / CLEAR:
-            step, decrease = newton_decrease(objective, state, precondition, enough)
+            step, decrease = newton_decrease(model, state, precondition, enough)
             if decrease > left:
                 correction *= decrease / left
                 direction, left = step, decrease
         progress.left = left
         if report is not None and n_iter > 0 and report(n_iter, state.value, left / unit, state.parameters):
             return True
-        if left <= enough and step is not None and 0 < n_iter < max_iter:
+        if left <= enough and step is not None and n_iter < max_iter and not (may_stay and n_iter == 0):
             return _take_last(progress, objective, step, precondition, enough=enough, report=report)
         if left <= enough or n_iter >= max_iter:
             return False

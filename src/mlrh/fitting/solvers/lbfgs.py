@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 
 from mlrh._parallel import kernel
-from mlrh.fitting.solvers.base import State, arrive, best_of, falls_enough, iterate, line_search, solver
+from mlrh.fitting.solvers.base import (
+    State,
+    arrive,
+    best_of,
+    falls_enough,
+    iterate,
+    line_search,
+    solver,
+    unit_of_tol,
+)
 
 MEMORY = 5  # pairs of step and gradient change that are kept; each adds two vectors to memory and work of an iteration
 SHORT = 0.4  # a step shorter than this share of the proposed one casts doubt on separate memories
@@ -27,6 +36,7 @@ MAX_SHORTER = 4  # times that labels with separate memories get shorter steps, b
 # The least and the most of its step that a label keeps each time: 37 evaluations on 4,000 rows of delicious, where at
 # least 0.1 took 39 and at most 0.9 took 42.
 SHARES = (0.02, 0.5)
+COARSE = 1e-6  # of the scale, down to which an objective in float32 serves: above the rounding of its sums
 MAX_AGE = 14.0  # a metric serves penalties down to this many times weaker than the one it was made for
 
 
@@ -45,9 +55,38 @@ def lbfgs(objective, start, *, tol, max_iter, metric_at=None, report=None):
     """
     begin = best_of(start, lambda parameters: State(parameters, *objective.value_and_gradient(parameters)))
     metric = objective.metric() if metric_at is None else metric_at(objective, begin.parameters)
-    run = Lbfgs(objective, begin, metric, Memory, is_near=metric_at is not None)
-    # Convergence is checked with the metric alone: the memory knows nothing of flat directions that it has not seen.
-    return iterate(objective, run.begin, run.propose, run.move, run.solve, tol=tol, max_iter=max_iter, report=report)
+    rough = objective.in_float32
+    run = Lbfgs(rough, begin, metric, Memory, is_near=metric_at is not None)
+    return in_stages(run, begin, rough, objective, tol=tol, max_iter=max_iter, report=report)
+
+
+def in_stages(run, state, rough, objective, *, tol, max_iter, report):
+    """The Solution of a run that works on the rough objective down to COARSE, and then on the objective itself.
+
+    They may be the same. Only the end is checked, by products with the Hessian of the rough one: that takes few digits.
+    """
+    found: Any = None
+    n_done, history = 0, ()
+
+    def told(iteration, value, left, parameters):
+        return report(n_done + iteration, value, left, parameters)
+
+    for stage in (rough,) if rough is objective else (rough, objective):
+        if found is not None:
+            state = State(found.parameters, *stage.value_and_gradient(found.parameters))
+        run.objective, state = stage, replace(state, solved=run.solve(state.gradient))
+        # COARSE is a share of the scale, since rounding errors are.
+        coarse = COARSE * objective.scale / unit_of_tol(objective, state.value)
+        until = tol if stage is objective else max(coarse, tol)
+        limits = {"tol": until, "max_iter": max_iter - n_done, "report": None if report is None else told}
+        # Checked with the metric alone: the memory knows nothing of flat directions that it has not seen.
+        check = run.solve if stage is objective else None
+        limits |= {"model": rough, "may_stay": n_done == 0}
+        found = iterate(stage, state, run.propose, run.move, check, **limits)
+        n_done, history = n_done + found.n_iter, (*history[:-1], *found.history)
+        if found.interrupted or found.stopped:
+            break
+    return replace(found, n_iter=n_done, history=history)
 
 
 class MetricOfPath:
@@ -78,7 +117,6 @@ class Lbfgs:
         self._n_iter, self._wait = 0, float(FIRST_WAIT)
         self._renewal = EARLY if objective.rescales_early and not is_near else np.inf
         self._begin_anew(len(begin.parameters))
-        self.begin = replace(begin, solved=metric(begin.gradient))
 
     def _begin_anew(self, n_parameters):
         n_blocks = self.objective.n_blocks()
