@@ -316,6 +316,17 @@ def test_what_a_part_brings_is_counted_over_all_sets_that_have_both_methods():
     )
 
 
+def test_the_page_says_what_it_cost_apart_by_processor_and_by_clock():
+    timed = records("BR-LR", "flags", task_seconds=7200.0)
+    used = records("CC-LR", "flags", task_seconds=9e9, processor_seconds=3600.0)
+    n_timed, n_used = len(timed), len(used)
+    of_processor = f"All tasks took {n_used:.1f} hours of processor time ({n_used} tasks)"
+    page = to_markdown(suite_report(timed + used))
+    assert f"{of_processor} and {2 * n_timed:.1f} hours by the clock ({n_timed} tasks, " in page
+    assert f"{of_processor}." in to_markdown(suite_report(used))
+    assert "All tasks took" not in to_markdown(suite_report(records("BR-LR", "flags")))
+
+
 def test_every_name_on_the_page_is_explained():
     assert JUDGED.keys() <= NAMES.keys()
     rows = suite_report(THREE).sections[-1].tables[0].rows

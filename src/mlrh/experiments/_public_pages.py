@@ -131,9 +131,10 @@ def suite_report(records, *, left=(), failures=()) -> Report:
     summary = (*wins, *_coverage(found), *_out_of_time(found), *missing(left, failures))
     tables = [_figures_table(found, measure, compared) for measure in TITLES]
     ranks = [_ranks_table(compared)] if compared else []
+    words = (*_protocol_words(), *_cost_words(records))
     sections = [
         *_winner_section(found, compared),
-        Section("All figures", _protocol_words(), (*ranks, *(table for table in tables if table.rows))),
+        Section("All figures", words, (*ranks, *(table for table in tables if table.rows))),
         *_rank_section(compared),
         *_chance_section(found, compared),
         *_losses_section(found, compared),
@@ -550,6 +551,19 @@ def _protocol_words():
         f"5,000 rows support vector machines are linear, RBF kernels of mlrh are approximated (Nystroem, "
         f"{LARGE_GRIDS['rbf']['n_components']:,} components), and pools have a linear member in place of a kernel one.",
     )
+
+
+def _cost_words(records) -> Iterator[str]:
+    """How long all tasks took; where their processor time is not on record, by the clock."""
+    used = [record["processor_seconds"] for record in records if "processor_seconds" in record]
+    timed = [r["task_seconds"] for r in records if "task_seconds" in r and "processor_seconds" not in r]
+    parts = [f"{sum(used) / 3600:.1f} hours of processor time ({len(used):,} tasks)"] if used else []
+    if timed:
+        parts.append(
+            f"{sum(timed) / 3600:.1f} hours by the clock ({len(timed):,} tasks, on cores that had other work, too)"
+        )
+    if parts:
+        yield f"All tasks took {' and '.join(parts)}."
 
 
 # Tables and figures

@@ -12,10 +12,11 @@ the workers of a cluster. A part is a RowsInMemory about the mean of all rows. W
 one of its methods, which returns a tuple of numbers and arrays; `add_up` adds the tuples, entry by entry. That is one
 pass. A subclass of SummedRows only says how a pass is made.
 
-All solvers work from sums alone, and take the same steps as in memory, with three exceptions. Only in memory may fits
-begin in float32 (`Objective.in_float32`). `prox-newton` needs the labels' own models: they come with the evaluation before (`with_models`), or, where other columns turn out to be needed
-than were expected, by one more pass (`own_models`). Where these would take too much room, they are made of stand-ins
-for the rows (`SummedDesign.X`), and it may take more iterations. And `metric(at=...)` renews only diagonals.
+All solvers work from sums alone, and take the same steps as in memory, with three exceptions. Only in memory may a fit
+begin in float32 (`Objective.in_float32`). `prox-newton` needs the labels' own models: they come with the evaluation
+before (`with_models`), or, where other columns turn out to be needed than were expected, by one more pass
+(`own_models`). Where these would take too much room, they are made of stand-ins for the rows (`SummedDesign.X`), and it
+may take more iterations. And `metric(at=...)` renews only diagonals.
 """
 
 from abc import ABC, abstractmethod
