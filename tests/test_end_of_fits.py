@@ -203,7 +203,7 @@ def test_a_fit_that_begins_in_float32_ends_where_one_in_float64_does(tol, monkey
     assert losses == pytest.approx(model.objective_, rel=1e-9)
 
 
-def test_fits_of_few_labels_dense_rows_and_unknown_labels_stay_in_float64():
+def test_fits_of_few_labels_dense_rows_unknown_labels_and_awkward_features_stay_in_float64():
     X, Y = many_words()
     space = CardinalitySpace(30, 0, 3)
     weights, options = np.ones(300), {"alpha": 1.0}
@@ -215,5 +215,7 @@ def test_fits_of_few_labels_dense_rows_and_unknown_labels_stay_in_float64():
         Objective(Design(X.toarray(), weights, fit_intercept=True), space, Y, **options),
         Objective(design, CardinalitySpace(20, 0, 3), Y[:, :20], **options),
         Objective(Design(X.astype(np.float32), weights, fit_intercept=True), space, Y, **options),
+        Objective(Design(X * 1e20, weights, fit_intercept=True), space, Y, **options),
+        Objective(Design(X * 1e-20, weights, fit_intercept=True), space, Y, **options),
     ]
     assert all(objective.in_float32 is objective for objective in others)

@@ -14,6 +14,9 @@ from scipy import linalg, sparse
 
 from mlrh.fitting import _products
 
+FLOAT32 = (1e-15, 1e15)  # magnitudes of features that are far from the ends of float32 when they are squared
+FAR = 4.0  # standard deviations of a mean from 0 from which on subtracting it implicitly would cost digits
+
 
 class Design:
     """Features X (n_samples, n_features) of rows with weights, with or without an intercept.
@@ -61,6 +64,12 @@ class Design:
     def _transposed(self):
         """X' of sparse features: products with it need the columns one after the other."""
         return sparse.csr_array(self.X.T)
+
+    @property
+    def fits_float32(self):
+        """Whether entries of sparse features and their squares do; means are near enough (`_centre_full_columns`)."""
+        magnitudes = np.abs(self.X.data[self.X.data != 0])
+        return not ((magnitudes < FLOAT32[0]).any() or (magnitudes > FLOAT32[1]).any())
 
     def in_float32(self):
         """The same rows with features, and so scores, in float32; what is summed stays as it is."""
@@ -273,8 +282,6 @@ def triangular_design(factors, weights, **options):
 
 N_STEPS = 8  # of a triangle in products by BLAS, which then make 9/16 of the work
 LEAST_STEP = 64  # rows of a step: fewer don't pay for the calls
-
-FAR = 4.0  # standard deviations of a mean from 0 from which on subtracting it implicitly would cost digits
 
 
 @dataclass(frozen=True)

@@ -63,10 +63,11 @@ def lbfgs(objective, start, *, tol, max_iter, metric_at=None, report=None):
 def in_stages(run, state, rough, objective, *, tol, max_iter, report):
     """The Solution of a run that works on the rough objective down to COARSE, and then on the objective itself.
 
-    They may be the same. Only the end is checked, by products with the Hessian of the rough one: that takes few digits.
+    They may be the same. The end is checked by products with the Hessian of the rough one, which takes few digits.
+    Where the rough one has met `tol` by that, only the gradient of the objective must agree.
     """
     found: Any = None
-    n_done, history = 0, ()
+    n_done, history, is_confirmed = 0, (), False
 
     def told(iteration, value, left, parameters):
         return report(n_done + iteration, value, left, parameters)
@@ -80,10 +81,11 @@ def in_stages(run, state, rough, objective, *, tol, max_iter, report):
         until = tol if stage is objective else max(coarse, tol)
         limits = {"tol": until, "max_iter": max_iter - n_done, "report": None if report is None else told}
         # Checked with the metric alone: the memory knows nothing of flat directions that it has not seen.
-        check = run.solve if stage is objective else None
+        check = run.solve if until == tol and not is_confirmed else None
         limits |= {"model": rough, "may_stay": n_done == 0}
         found = iterate(stage, state, run.propose, run.move, check, **limits)
         n_done, history = n_done + found.n_iter, (*history[:-1], *found.history)
+        is_confirmed = until == tol and found.converged and not found.at_rounding_floor
         if found.interrupted or found.stopped:
             break
     return replace(found, n_iter=n_done, history=history)
