@@ -1,6 +1,7 @@
 """How fits end and what they compile: the last step, an early metric, and a word where kernels are compiled."""
 
 from contextlib import contextmanager
+from importlib import import_module
 from types import SimpleNamespace
 from unittest import mock
 
@@ -15,8 +16,8 @@ from mlrh.estimators import _base
 from mlrh.fitting import solvers
 from mlrh.fitting.design import Design
 from mlrh.fitting.objective import Objective
-from mlrh.fitting.solvers.base import enough_for
-from mlrh.fitting.solvers.lbfgs import EARLY
+from mlrh.fitting.solvers.base import enough_for, iterate
+from mlrh.fitting.solvers.lbfgs import COARSE, EARLY
 from mlrh.spaces import CardinalitySpace
 
 
@@ -217,5 +218,69 @@ def test_fits_of_few_labels_dense_rows_unknown_labels_and_awkward_features_stay_
         Objective(Design(X.astype(np.float32), weights, fit_intercept=True), space, Y, **options),
         Objective(Design(X * 1e20, weights, fit_intercept=True), space, Y, **options),
         Objective(Design(X * 1e-20, weights, fit_intercept=True), space, Y, **options),
+        Objective(Design(X, 1e12 * weights, fit_intercept=True), space, Y, **options),
+        Objective(Design(X, 1e-12 * weights, fit_intercept=True), space, Y, **options),
     ]
     assert all(objective.in_float32 is objective for objective in others)
+
+
+def test_features_and_weights_of_any_size_have_the_same_optimum():
+    X, Y = many_words()
+    plain = MLRHClassifier(C=1.0, tol=1e-10, min_labels=0).fit(X, Y)
+    for of_features, of_weights in ((1e9, 1e-9), (1e14, 1e12), (1e-9, 1e9)):
+        weights = np.full(len(Y), of_weights)
+        C = 1 / (of_features**2 * of_weights)  # the same penalty beside the loss
+        scaled = MLRHClassifier(C=C, tol=1e-10, min_labels=0).fit(X * of_features, Y, sample_weight=weights)
+        assert scaled.objective_ / of_weights == pytest.approx(plain.objective_, rel=1e-7)
+
+
+def interrupted_in_float64(monkeypatch):
+    """Have the second evaluation in float64, which is the one between the two parts of a fit, end by Ctrl-C."""
+    evaluate, calls = Objective.value_and_gradient, []
+
+    def evaluated(self, parameters):
+        calls.append(self.design.dtype == np.float64)
+        if sum(calls) == 2:
+            raise KeyboardInterrupt
+        return evaluate(self, parameters)
+
+    monkeypatch.setattr(Objective, "value_and_gradient", evaluated)
+
+
+def test_what_was_reached_in_float32_is_kept_where_ctrl_c_comes_after_it(monkeypatch):
+    X, Y = many_words()
+    model = MLRHClassifier(warm_start=True, min_labels=0)
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        interrupted_in_float64(context)
+        model.fit(X, Y)
+    assert model.n_iter_ > 5
+    whole = MLRHClassifier(min_labels=0).fit(X, Y)
+    assert model.objective_ == pytest.approx(whole.objective_, rel=1e-4)
+    assert len(model.history_) == model.n_iter_ + 1
+
+
+def test_a_fit_that_is_stopped_in_float32_has_not_converged():
+    X, Y = many_words()
+    objective = Objective(Design(X, np.ones(300), fit_intercept=True), CardinalitySpace(30, 0, 3), Y, alpha=1.0)
+    stop_early = lambda iteration, value, left, parameters: left < 1e-5  # noqa: E731
+    found = solvers.BY_NAME["lbfgs"](objective, objective.start(), tol=1e-9, max_iter=1000, report=stop_early)
+    assert found.stopped and not found.converged
+
+
+@pytest.mark.parametrize("tol", [1e-5, 1e-8])
+def test_float32_goes_no_further_than_its_share_of_the_loss_without_features(tol, monkeypatch):
+    X, Y = many_words(n_rows=150)
+    objective = Objective(Design(X, np.ones(150), fit_intercept=True), CardinalitySpace(30, 0, 3), Y, alpha=1e-4)
+    asked = []
+
+    def noted(stage, *rest, tol, least, **options):
+        asked.append((stage.design.dtype.name, least))
+        return iterate(stage, *rest, tol=tol, least=least, **options)
+
+    module = import_module("mlrh.fitting.solvers.lbfgs")  # `solvers.lbfgs` is the function
+    monkeypatch.setattr(module, "iterate", noted)
+    found = solvers.BY_NAME["lbfgs"](objective, objective.start(), tol=tol, max_iter=1000)
+    assert found.converged
+    assert asked == [("float32", COARSE * objective.scale), ("float64", 0.0)]
+    optimum = solvers.BY_NAME["lbfgs"](objective, found.parameters, tol=1e-13, max_iter=3000).value
+    assert found.value - optimum <= enough_for(objective, found.value, tol) * 1.01 + 1e-12 * objective.scale

@@ -275,12 +275,12 @@ N_BINS = 10  # of equal width, of the confidences on record
 
 def run_task(task: Task, dataset: Dataset, profile: Profile) -> list[dict]:
     """The records of a task, one for each of its methods."""
-    begin, used = time.perf_counter(), _processor_seconds()
+    begin, used = time.perf_counter(), _seconds_of_all_processes()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         results = _RESULTS.get(task.protocol, _method_results)(task, dataset, profile)
     warned = Counter(warning.category.__name__ for warning in caught)
-    times = time.perf_counter() - begin, _processor_seconds() - used
+    times = time.perf_counter() - begin, _seconds_of_all_processes() - used
     return _on_record(task, profile, results, times, warned)
 
 
@@ -290,7 +290,7 @@ def not_run(task: Task, profile: Profile, earlier: dict) -> list[dict]:
     return _on_record(task, profile, [{"method": task.family, "metrics": {}, **out_of_time}], (0.0, 0.0), {})
 
 
-def _processor_seconds():
+def _seconds_of_all_processes():
     """Processor time so far, of this process and of those that it started and that have ended."""
     return sum(os.times()[:4])
 

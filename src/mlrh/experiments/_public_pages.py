@@ -555,8 +555,9 @@ def _protocol_words():
 
 def _cost_words(records) -> Iterator[str]:
     """How long all tasks took; where their processor time is not on record, by the clock."""
-    used = [record["processor_seconds"] for record in records if "processor_seconds" in record]
-    timed = [r["task_seconds"] for r in records if "task_seconds" in r and "processor_seconds" not in r]
+    run = [record for record in records if "not_run_after" not in record]
+    used = [record["processor_seconds"] for record in run if "processor_seconds" in record]
+    timed = [record["task_seconds"] for record in run if "task_seconds" in record and "processor_seconds" not in record]
     parts = [f"{sum(used) / 3600:.1f} hours of processor time ({len(used):,} tasks)"] if used else []
     if timed:
         parts.append(

@@ -14,7 +14,7 @@ from scipy import linalg, sparse
 
 from mlrh.fitting import _products
 
-FLOAT32 = (1e-15, 1e15)  # magnitudes of features that are far from the ends of float32 when they are squared
+FLOAT32 = (1e-10, 1e10)  # of features and weights: weighted squares of 1e8 rows are within the range of float32
 FAR = 4.0  # standard deviations of a mean from 0 from which on subtracting it implicitly would cost digits
 
 
@@ -67,15 +67,15 @@ class Design:
 
     @property
     def fits_float32(self):
-        """Whether entries of sparse features and their squares do; means are near enough (`_centre_full_columns`)."""
-        magnitudes = np.abs(self.X.data[self.X.data != 0])
-        return not ((magnitudes < FLOAT32[0]).any() or (magnitudes > FLOAT32[1]).any())
+        """Whether entries of sparse features, their squares and weights do; means are near (`_centre_full_columns`)."""
+        low, high = FLOAT32
+        magnitudes = (np.abs(self.X.data[self.X.data != 0]), self.weights)
+        return all(bool((low < own).all() and (own < high).all()) for own in magnitudes)
 
     def in_float32(self):
-        """The same rows with features, and so scores, in float32; what is summed stays as it is."""
+        """The same rows with sparse features, and so scores, in float32; sums that are there stay as they are."""
         other = copy(self)
-        other.__dict__.pop("_transposed", None)
-        other.X = self.X.astype(np.float32)
+        other.X, other._transposed = _in_float32(self.X), _in_float32(self._transposed)
         return other
 
     def of_rows(self, rows):
@@ -475,6 +475,11 @@ def _about_mean(gram, shift, along, total):
     crossed = np.outer(shift, along - 0.5 * total * shift)
     gram -= crossed + crossed.T
     return gram
+
+
+def _in_float32(matrix):
+    """A sparse matrix with entries in float32, and the same indices."""
+    return sparse.csr_array((matrix.data.astype(np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 def _centre_full_columns(X, mean):

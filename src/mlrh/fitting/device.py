@@ -412,7 +412,7 @@ class DeviceMemory(Memory):
 def lbfgs_on_device(objective, start, *, tol, max_iter, report=None):
     """`lbfgs` for a DeviceObjective; the start and the parameters of the Solution are arrays of NumPy.
 
-    In float32 first, since the kernels of the loss are several times as fast there, and to `tol` in the type of X.
+    In float32 first, where kernels of the loss are several times as fast; the end is in the type of X (`in_stages`).
     """
     rough = objective.in_float32
 

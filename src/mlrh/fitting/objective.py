@@ -95,7 +95,7 @@ class Objective:
         """The objective with features and scores in float32 where a solver may begin with that; else this one.
 
         Products of sparse features with the coefficients of many labels wait for memory, and take little more than half
-        the time. Dense features would take as much memory again, and with few labels sums stay in registers.
+        the time. With few labels sums stay in registers, and dense features (scene) gained nothing.
         """
         design = self.design
         pays = self.rows.are_at_hand and design.is_sparse and self.n_labels > FEW_COLUMNS

@@ -193,7 +193,7 @@ class RowsInMemory(Rows):
     # Sums at parameters.
 
     def in_float32(self):
-        """The same rows with features and scores in float32; sums over rows stay in float64."""
+        """The same rows with features, scores and the gradient in coef in float32; other sums stay in float64."""
         other = copy(self)
         other.design, other.targets = self.design.in_float32(), self.targets
         return other

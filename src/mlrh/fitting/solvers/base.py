@@ -230,14 +230,17 @@ class _Progress:
         self.reached = state, len(self.history) - 1
 
 
-def iterate(objective, state, propose, move, precondition, *, tol, max_iter, report, model=None, may_stay=True):
+def iterate(
+    objective, state, propose, move, precondition, *, tol, max_iter, report, model=None, may_stay=True, least=0.0
+):
     """The Solution that `_advance` reaches, or had reached when it was interrupted.
 
     `model` is an objective whose Hessian serves the quadratic model in place of that of the objective. A start that
-    meets the rule stays where it is, if it may.
+    meets the rule stays where it is, if it may. A decrease of `least` may be left whatever tol asks.
     """
     progress, interrupted, stopped = _Progress(state), False, False
-    options = {"tol": tol, "max_iter": max_iter, "report": report, "model": model or objective, "may_stay": may_stay}
+    options = {"tol": tol, "max_iter": max_iter, "report": report, "model": model or objective}
+    options |= {"may_stay": may_stay, "least": least}
     try:
         with _parallel.blas_suited_to(objective.n_operations):
             stopped = _advance(progress, objective, propose, move, precondition, **options)
@@ -251,7 +254,8 @@ def iterate(objective, state, propose, move, precondition, *, tol, max_iter, rep
         value=state.value,
         gradient_norm=float(np.sqrt(2 * progress.left / objective.scale)),
         n_iter=n_iter,
-        converged=bool(at_floor or progress.left <= enough_for(objective, state.value, tol)) and not interrupted,
+        converged=bool(at_floor or progress.left <= max(enough_for(objective, state.value, tol), least))
+        and not interrupted,
         history=tuple(progress.history[: n_iter + 1]),
         at_rounding_floor=at_floor,
         interrupted=interrupted,
@@ -259,7 +263,7 @@ def iterate(objective, state, propose, move, precondition, *, tol, max_iter, rep
     )
 
 
-def _advance(progress, objective, propose, move, precondition, *, tol, max_iter, report, model, may_stay):
+def _advance(progress, objective, propose, move, precondition, *, tol, max_iter, report, model, may_stay, least):
     """Whether report asked for the end; runs until then, or until the rule is met, iterations are used up, or stuck.
 
     report(iteration, value, share left, parameters) is called after every iteration, and ends the fit by returning
@@ -275,7 +279,7 @@ def _advance(progress, objective, propose, move, precondition, *, tol, max_iter,
     stalled, smallest, correction = 0, progress.reached[0].left, 1.0
     while True:
         state, n_iter = progress.reached
-        enough, unit = enough_for(objective, state.value, tol), unit_of_tol(objective, state.value)
+        enough, unit = max(enough_for(objective, state.value, tol), least), unit_of_tol(objective, state.value)
         direction, estimate = propose(state, history)
         left, step = correction * max(state.left, estimate), None
         if precondition is not None and 0 < left <= enough < objective.decrease_bound(state.gradient) / CLEAR:

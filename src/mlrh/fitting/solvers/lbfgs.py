@@ -20,11 +20,11 @@ from mlrh.fitting.solvers.base import (
     State,
     arrive,
     best_of,
+    enough_for,
     falls_enough,
     iterate,
     line_search,
     solver,
-    unit_of_tol,
 )
 
 MEMORY = 5  # pairs of step and gradient change that are kept; each adds two vectors to memory and work of an iteration
@@ -64,31 +64,34 @@ def in_stages(run, state, rough, objective, *, tol, max_iter, report):
     """The Solution of a run that works on the rough objective down to COARSE, and then on the objective itself.
 
     They may be the same. The end is checked by products with the Hessian of the rough one, which takes few digits.
-    Where the rough one has met `tol` by that, only the gradient of the objective must agree.
+    Where the rough one has met `tol` by that, only the gradient of the objective must agree. A run that is interrupted
+    or stopped before has the value of the rough one, and has not converged.
     """
-    found: Any = None
-    n_done, history, is_confirmed = 0, (), False
 
-    def told(iteration, value, left, parameters):
-        return report(n_done + iteration, value, left, parameters)
+    def advanced(stage, begin, check, n_done, least):
+        def told(iteration, value, left, parameters):
+            return report(n_done + iteration, value, left, parameters)
 
-    for stage in (rough,) if rough is objective else (rough, objective):
-        if found is not None:
-            state = State(found.parameters, *stage.value_and_gradient(found.parameters))
-        run.objective, state = stage, replace(state, solved=run.solve(state.gradient))
-        # COARSE is a share of the scale, since rounding errors are.
-        coarse = COARSE * objective.scale / unit_of_tol(objective, state.value)
-        until = tol if stage is objective else max(coarse, tol)
-        limits = {"tol": until, "max_iter": max_iter - n_done, "report": None if report is None else told}
-        # Checked with the metric alone: the memory knows nothing of flat directions that it has not seen.
-        check = run.solve if until == tol and not is_confirmed else None
-        limits |= {"model": rough, "may_stay": n_done == 0}
-        found = iterate(stage, state, run.propose, run.move, check, **limits)
-        n_done, history = n_done + found.n_iter, (*history[:-1], *found.history)
-        is_confirmed = until == tol and found.converged and not found.at_rounding_floor
-        if found.interrupted or found.stopped:
-            break
-    return replace(found, n_iter=n_done, history=history)
+        run.objective, begin = stage, replace(begin, solved=run.solve(begin.gradient))
+        limits = {"tol": tol, "max_iter": max_iter - n_done, "report": None if report is None else told}
+        options = {"model": rough, "may_stay": n_done == 0, "least": least}
+        return iterate(stage, begin, run.propose, run.move, check, **limits, **options)
+
+    # Convergence is checked with the metric alone: the memory knows nothing of flat directions that it has not seen.
+    if rough is objective:
+        return advanced(objective, state, run.solve, 0, 0.0)
+    least = COARSE * objective.scale
+    found = advanced(rough, state, run.solve, 0, least)
+    meets_tol = found.converged and not found.at_rounding_floor and enough_for(rough, found.value, tol) >= least
+    if not (found.interrupted or found.stopped):
+        try:
+            begin = State(found.parameters, *objective.value_and_gradient(found.parameters))
+            last = advanced(objective, begin, None if meets_tol else run.solve, found.n_iter, 0.0)
+            history = (*found.history[:-1], *last.history)
+            return replace(last, n_iter=found.n_iter + last.n_iter, history=history)
+        except KeyboardInterrupt:  # in between; `iterate` tells of those within
+            found = replace(found, interrupted=True)
+    return replace(found, converged=False)
 
 
 class MetricOfPath:

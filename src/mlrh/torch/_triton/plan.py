@@ -241,12 +241,12 @@ class Shape:
 
         With enough rows a program reads several tiles, which saves it from asking more often whether it is the last;
         with few rows all programs are needed. Large sets are finished 16 rows at once, since the work of joining lanes
-        grows with the square of max_labels: with 8 lanes a row it took four to nine times as long.
+        grows with the square of max_labels: with 8 lanes a row it took four to ten times as long.
         """
         tile_rows, _, warps = self.forward_tile()
         n_tiles = triton.cdiv(self.n_rows, tile_rows) * self.n_chunks
         chunks = triton.next_power_of_2(self.n_chunks)
-        most = {1: 8, 2: 4}.get(tile_rows, 4) if chunks == 1 else 4
+        most = 8 if chunks == 1 and tile_rows == 1 else 4
         tiles = max(1, min(most, 1 << max(n_tiles // PROGRAMS, 1).bit_length() - 1))
         if chunks == 1:
             rows = tile_rows * (2 * tiles if tiles == 8 else tiles)
