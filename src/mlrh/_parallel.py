@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import cache
@@ -46,10 +46,9 @@ def map_blocks(work, n_rows, *, rows_per_block, n_jobs=None):
         deque(left, maxlen=0)
         # Tasks that have not begun are cancelled, not waited for: they may be queued behind one that waits for this
         # call, which would be a deadlock.
-        begun = [other for other in others if not other.cancel()]
-        wait(begun)
-    for other in begun:
-        other.result()
+        errors = [other.exception() for other in others if not other.cancel()]
+    for error in filter(None, errors):
+        raise error
     return results
 
 

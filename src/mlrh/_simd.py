@@ -114,6 +114,16 @@ def minimum(typing_context, a, b):
 
 
 @intrinsic
+def maximum(typing_context, a, b):
+    """The larger of each two numbers; b where a is NaN."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
+
+    return _lanes(_lanes, _lanes), generate
+
+
+@intrinsic
 def where_positive(typing_context, condition, a, b):
     """a in the lanes where the condition is above 0, else b."""
 

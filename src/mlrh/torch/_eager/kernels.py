@@ -9,9 +9,10 @@ import math
 import numpy as np
 
 from mlrh._parallel import kernel, kernel_part
-from mlrh._simd import LANES, empty_lanes, exp_minus_abs, lane, load, splat, store, where_positive
+from mlrh._simd import LANES, empty_lanes, exp_minus_abs, lane, load, maximum, splat, store
 
 STRIDE = 8  # vectors whose largest weights are kept together, to find heavy labels without reading all
+GROUP = 64  # dense targets that are looked at together, since nearly all of them are 0
 # Underflow takes less than LOST from a sum over sets: 1e-308 times the sums over other labels. So a sum is right from
 # SMALLEST_SUM on, and a smaller one must weigh nothing beside the likeliest size.
 SMALLEST_SUM, LOST, LOG_NOTHING = 1e-200, 1e-240, -45.0
@@ -34,8 +35,8 @@ def summarise(scores, dense, indices, log_weights, loss, pmf, numbers, heavy_mar
     for i in range(scores.shape[0]):
         numbers[i, 0] = np.nan
         of_sizes = log_weights[min(i, log_weights.shape[0] - 1)]
-        shift = _fill_weights(scores[i], weights, largest)
-        n_found = _set_aside(weights, largest, 1.0 / (4 * (n_sizes - 1)), heavy[i], heavy_weights)
+        shift, total = _fill_weights(scores[i], weights, largest)
+        n_found = _set_aside(weights, largest, total, 1.0 / (4 * (n_sizes - 1)), heavy[i], heavy_weights)
         if n_found < 0:
             continue
         _fill_light(weights, sums, light)
@@ -47,7 +48,7 @@ def summarise(scores, dense, indices, log_weights, loss, pmf, numbers, heavy_mar
             heavy_marginals[i, h] = min(_add_back(heavy_weights[h], prefix[h], suffix), 1.0)
         if _fill_polynomial(light, suffix, numbers[i]):
             numbers[i, 0] = shift
-        loss[i] = log_partition - _log_weight(scores[i], dense[i : i + 1], indices[i : i + 1], of_sizes)
+        loss[i] = log_partition - _log_weight(i, scores, dense, indices, of_sizes)
         if loss[i] < 0.0 and (dense.shape[0] or indices.shape[0]):
             loss[i] = 0.0  # rounding
 
@@ -104,44 +105,46 @@ def _copy(row, flat):
 
 @kernel_part
 def _fill_weights(row, weights, largest):
-    """Fill weights with exp(row - shift), and largest with the largest of every STRIDE vectors; returns the shift.
+    """Fill weights with exp(row - shift), and largest with the largest of every STRIDE vectors; (shift, total weight).
 
     The shift is the largest score, rounded up to a multiple of 1/64, so that its products with sizes are exact.
     """
     _copy(row, weights.reshape(-1))
-    top = splat(-np.inf)
-    for g in range(weights.shape[0]):
-        x = load(weights, g)
-        top = where_positive(x - top, x, top)
-    shift = -np.inf
+    top, other = splat(-np.inf), splat(-np.inf)  # two, since each waits for the vector before
+    for g in range(0, weights.shape[0], 2):
+        top, other = maximum(load(weights, g), top), maximum(load(weights, g + 1), other)
+    top, shift = maximum(top, other), -np.inf
     for v in range(LANES):
         shift = max(shift, lane(top, v))
     if shift == -np.inf:
         shift = 0.0
     elif abs(shift) < 1e12:
         shift = math.ceil(shift * 64.0) / 64.0
+    total = splat(0.0)
     for c in range(largest.shape[0]):
         top = splat(0.0)
         for g in range(c * STRIDE, (c + 1) * STRIDE):
             w = exp_minus_abs(load(weights, g) - splat(shift))
             store(weights, g, w)
-            top = where_positive(w - top, w, top)
+            top = maximum(w, top)
+            total = total + w
         store(largest, c, top)
-    return shift
+    return shift, _sum_of_lanes(total)
 
 
 @kernel_part
-def _set_aside(weights, largest, share, heavy, heavy_weights):
+def _set_aside(weights, largest, total, share, heavy, heavy_weights):
     """List labels that weigh more than this share of all others, and set their weights to 0; how many, -1 if too many.
 
-    With these gone the others weigh less together, so that it is done until none is left.
+    With these gone the others weigh less together than the total before, so that it is done until none is left.
     """
     for h in range(heavy.shape[0]):
         heavy[h] = -1
     n, n_before, flat = 0, -1, weights.reshape(-1)
     while n > n_before:
-        n_before = n
-        limit = share * _total(weights)
+        if n > 0:
+            total = _total(weights)
+        n_before, limit = n, share * total
         for c in range(largest.shape[0]):
             for v in range(LANES):
                 if largest[c, v] > limit:
@@ -160,11 +163,17 @@ def _set_aside(weights, largest, share, heavy, heavy_weights):
 
 @kernel_part
 def _total(weights):
-    total, result = splat(0.0), 0.0
-    for g in range(weights.shape[0]):
-        total = total + load(weights, g)
+    total, other = splat(0.0), splat(0.0)
+    for g in range(0, weights.shape[0], 2):
+        total, other = total + load(weights, g), other + load(weights, g + 1)
+    return _sum_of_lanes(total + other)
+
+
+@kernel_part
+def _sum_of_lanes(value):
+    result = 0.0
     for v in range(LANES):
-        result += lane(total, v)
+        result += lane(value, v)
     return result
 
 
@@ -250,20 +259,25 @@ def _fill_polynomial(light, suffix, numbers):
 
 
 @kernel_part
-def _log_weight(scores, dense, indices, log_weights):
-    """The log-weight of the target set of a row, 0 if there is none; -inf for a size that isn't admissible."""
+def _log_weight(i, scores, dense, indices, log_weights):
+    """The log-weight of the target set of row i, 0 if there is none; -inf for a size that isn't admissible."""
     if not dense.shape[0] and not indices.shape[0]:
         return 0.0
     total, count = 0.0, 0.0
-    for row in dense:
-        for k in range(row.shape[0]):
-            if row[k] != 0.0:  # true of NaN, which makes the loss NaN
-                total += row[k] * scores[k]
-                count += row[k]
-    for row in indices:
-        for k in row:
+    if dense.shape[0]:
+        row = dense[i]  # a loop over the rows of a slice would lose that numbers lie one after the other
+        for start in range(0, row.shape[0], GROUP):
+            group, n_present = row[start : start + GROUP], 0
+            for k in range(group.shape[0]):  # without a branch, so that the compiler makes vectors of it
+                n_present += group[k] != 0.0  # true of NaN, which makes the loss NaN
+            for k in range(start, start + group.shape[0] if n_present else start):
+                if row[k] != 0.0:
+                    total += row[k] * scores[i, k]
+                    count += row[k]
+    else:
+        for k in indices[i]:
             if k >= 0:
-                total += scores[k]
+                total += scores[i, k]
                 count += 1.0
     if math.isnan(count):
         return np.nan
