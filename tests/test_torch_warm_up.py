@@ -1,10 +1,11 @@
 """Compiling the kernels of the loss: both at once, said once where it takes long, ahead by `MLRHLoss.warm_up`.
 
-Nothing is compiled here: what Triton would be asked for is looked at.
+Triton compiles nothing here: what it would be asked for is looked at. numba compiles the kernels of the CPU.
 """
 
 import threading
 import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -12,9 +13,11 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import torch
+from numba import njit
 
 from mlrh.spaces import GroupSpace
-from mlrh.torch import MLRHLoss
+from mlrh.torch import MLRHLoss, _telling
+from mlrh.torch._eager import compiled, kernels
 from mlrh.torch._triton import plan as plans
 from mlrh.torch._triton.forward import forward
 from mlrh.torch._triton.gradient import gradient
@@ -32,7 +35,8 @@ def shape_of(n_rows=256, n_labels=20, max_labels=4, *, dtype=torch.float32, targ
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
-    monkeypatch.setattr(plans, "_TOLD", [])
+    monkeypatch.setattr(_telling, "_TOLD", [])
+    monkeypatch.setattr(compiled, "_CALLED", set())
     monkeypatch.setattr(plans, "_PLANS", {})
 
 
@@ -74,11 +78,30 @@ def test_long_compiling_is_told_in_one_line_that_names_the_way_around_it(monkeyp
     assert "MLRHLoss.warm_up(n_labels, dtype)" in line
 
 
+def test_compiling_that_was_asked_for_ahead_is_not_told(monkeypatch, capsys):
+    monkeypatch.setattr(plans, "PATIENCE", 0.01)
+    asked = compile_by(monkeypatch, lambda: time.sleep(0.2))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    MLRHLoss(4).warm_up(20, device="cuda:1")
+    assert {kernel for kernel, _ in asked} == {forward, gradient}
+    assert capsys.readouterr().err == ""
+
+
 def test_short_compiling_is_not_told(monkeypatch, capsys):
     monkeypatch.setattr(plans, "PATIENCE", 60.0)
     compile_by(monkeypatch, lambda: None)
     plans.Plan(shape_of(), 1).compile(NO_DEVICE)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("n_labels", [40, 1024, 3000, 5000, 131072])
+@pytest.mark.parametrize("max_labels", [4, 16, 17, 32])
+def test_no_program_asks_for_more_registers_than_a_multiprocessor_has(dtype, n_labels, max_labels):
+    shape = shape_of(n_labels=n_labels, max_labels=max_labels, dtype=dtype, targets=dtype)
+    *_, options = shape.forward_options(1, "none")
+    assert 32 * options["num_warps"] * options["maxnreg"] <= 65536
+    assert options["maxnreg"] % 8 == 0  # as they are given out
 
 
 def test_an_error_of_the_compiler_is_raised_and_the_next_call_tries_again(monkeypatch):
@@ -112,10 +135,10 @@ WARMED = {
 @pytest.mark.parametrize("name", WARMED)
 def test_warm_up_compiles_what_a_step_would_launch(monkeypatch, name):
     loss, options, shape, reduction = WARMED[name]
-    compiled = []
-    monkeypatch.setattr(plans.Plan, "compile", lambda self, *arguments: compiled.append((self, *arguments)))
+    asked = []
+    monkeypatch.setattr(plans.Plan, "compile", lambda self, *arguments, **ahead: asked.append((self, *arguments)))
     loss.warm_up(20, device="cuda:1", **options)
-    ((plan, device, of),) = compiled
+    ((plan, device, of),) = asked
     assert (device, of) == (torch.device("cuda:1"), reduction)
     launches = plan.loss[of], plan.gradient[of]
     for launch, expected in zip(launches, (shape.forward_options(1, of), shape.gradient_options(of)), strict=True):
@@ -124,13 +147,57 @@ def test_warm_up_compiles_what_a_step_would_launch(monkeypatch, name):
     assert plan.shape.gradient_types() == shape.gradient_types()
 
 
-@pytest.mark.parametrize("case", ["on the CPU", "in a label space", "with large sets"])
-def test_nothing_is_compiled_where_no_kernel_would_run(monkeypatch, case):
-    monkeypatch.setattr(plans.Plan, "compile", lambda self, *arguments: pytest.fail("compiled"))
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("case", ["in a label space", "with large sets"])
+def test_nothing_is_compiled_where_no_kernel_would_run(monkeypatch, case, device):
+    monkeypatch.setattr(plans.Plan, "compile", lambda self, *arguments, **ahead: pytest.fail("compiled"))
+    monkeypatch.setattr(compiled, "warm_up", lambda *types: pytest.fail("compiled"))
     if case == "in a label space":
-        MLRHLoss(label_space=GroupSpace([((0, 1), 1, 1)], n_labels=20)).warm_up(20)
+        MLRHLoss(label_space=GroupSpace([((0, 1), 1, 1)], n_labels=20)).warm_up(20, device=device)
     else:
-        MLRHLoss(40 if case == "with large sets" else 4).warm_up(50, device="cpu" if "CPU" in case else "cuda")
+        MLRHLoss(40).warm_up(50, device=device)
+
+
+class NotCompiled:
+    """The kernels of the CPU as in a new environment: their functions are compiled anew, and nothing is kept."""
+
+    def __init__(self):
+        for name in ("summarise", "differentiate", "count_others"):
+            setattr(self, name, njit(getattr(kernels, name).py_func))
+
+
+def step(dtype, of_targets=None):
+    scores = torch.zeros(3, 5, dtype=dtype, requires_grad=True)
+    MLRHLoss(2)(scores, torch.eye(3, 5, dtype=of_targets or dtype)).backward()
+
+
+def test_compiling_for_the_cpu_is_told_once(monkeypatch, capsys):
+    of_new = NotCompiled()
+    monkeypatch.setattr(compiled, "_kernels", lambda: of_new)
+    for dtype in (torch.float32, torch.float32, torch.float64):
+        step(dtype)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "compiling CPU kernels" in line
+    assert "MLRHLoss.warm_up(n_labels, dtype)" in line
+
+
+@pytest.mark.parametrize(
+    ("dtype", "of_targets", "computed_in"),
+    [
+        (torch.bfloat16, None, {"summarise": "float32", "differentiate": "float32"}),
+        (torch.float64, None, dict.fromkeys(("summarise", "differentiate", "count_others"), "float64")),
+        (torch.float64, torch.float32, {"summarise": "float64", "differentiate": "float64", "count_others": "float32"}),
+    ],
+)
+def test_warm_up_leaves_nothing_to_compile_on_the_cpu(dtype, of_targets, computed_in, monkeypatch, capsys):
+    of_new = NotCompiled()
+    monkeypatch.setattr(compiled, "_kernels", lambda: of_new)
+    MLRHLoss(2).warm_up(5, dtype, device="cpu", targets=of_targets)
+    before = {name: list(kernel.signatures) for name, kernel in vars(of_new).items() if kernel.signatures}
+    assert {name: str(signatures[0][0].dtype) for name, signatures in before.items()} == computed_in
+    step(dtype, of_targets)
+    assert {name: list(kernel.signatures) for name, kernel in vars(of_new).items() if kernel.signatures} == before
+    assert capsys.readouterr().err == ""
 
 
 def test_a_type_that_is_none_is_refused_in_a_sentence():

@@ -172,10 +172,11 @@ class MLRHLoss(torch.nn.Module):
             stacklevel=5,  # the line that called the loss, past this method, forward, and two of torch.nn.Module
         )
 
-    def warm_up(self, n_labels, dtype=torch.float32, *, device="cuda", targets=None, n_rows=256):
-        """Compile the GPU kernels of a training step ahead, some seconds the first time on a machine; nothing runs.
+    def warm_up(self, n_labels, dtype=torch.float32, *, device=None, targets=None, n_rows=256):
+        """Compile the kernels of a training step ahead, some seconds the first time on a machine; says nothing.
 
-        Without a GPU, or where this loss has no kernels (`label_space`, large sets), nothing is to be compiled.
+        On a GPU these are Triton's, on the CPU numba's. Where this loss has none (`label_space`, sets of more than 32
+        labels, Triton or numba not installed), nothing is to be compiled.
 
         Parameters
         ----------
@@ -183,18 +184,20 @@ class MLRHLoss(torch.nn.Module):
             Columns of the logits.
         dtype : torch.dtype, default=torch.float32
             Type of the logits.
-        device : torch.device or str, default="cuda"
+        device : torch.device or str, optional
+            Where the logits will be; by default on the GPU, or on the CPU where there is none.
         targets : torch.dtype, optional
             Type of the targets: by default that of the logits if dense, int64 if label indices.
         n_rows : int, default=256
             Rows of a batch. All batches up to some thousand rows have the same kernels, larger ones others.
         """
-        is_dense, device = self.padding_index is None, torch.device(device)
+        is_dense = self.padding_index is None
+        device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         types = {"logits": dtype, "targets": targets or (dtype if is_dense else torch.int64)}
         for name, given in types.items():
             if not isinstance(given, torch.dtype):
                 raise ValueError(f"The type of {name} must be a torch.dtype such as torch.float32; got {given!r}.")
-        if self.label_space is not None or device.type != "cuda":
+        if self.label_space is not None:
             return
         check_sizes(self.min_labels, self.max_labels, n_labels)
         shapes = {"logits": (n_rows, n_labels), "targets": (n_rows, n_labels if is_dense else self.max_labels)}

@@ -11,15 +11,18 @@ range of float64, are marked by NaN and left to the tree of products (`dispatch`
 """
 
 import importlib.util
+from contextlib import nullcontext
 from functools import cache
 from typing import NamedTuple
 
 import torch
 
 from mlrh.torch._private import is_watched
+from mlrh.torch._telling import tell_of_compiling
 
 LARGEST_SET = 32  # labels; with larger sets most labels would be heavy
 BLOCK_ENTRIES = 2**16  # scores in a block of rows, for one thread: about 0.1 ms
+READ = (torch.float32, torch.float64)  # types that kernels take
 # mlrh._parallel needs all three. `mlrh.torch` also runs where only torch is installed.
 HAS_NUMBA = all(importlib.util.find_spec(name) is not None for name in ("joblib", "numba", "threadpoolctl"))
 
@@ -39,7 +42,22 @@ class Summary(NamedTuple):
 
 def serve(scores, log_weights):
     """Whether compiled code serves these; known from their devices and shapes alone."""
-    return HAS_NUMBA and scores.device.type == "cpu" and 1 <= log_weights.shape[-1] - 1 <= LARGEST_SET
+    return scores.device.type == "cpu" and fit(log_weights)
+
+
+def fit(log_weights):
+    """Whether there is compiled code for sets of so many labels."""
+    return HAS_NUMBA and 1 <= log_weights.shape[-1] - 1 <= LARGEST_SET
+
+
+def warm_up(dtype, of_targets):
+    """Compile all of a training step for scores in float32 or float64 and targets of a type, without a word."""
+    scores, log_weights = torch.zeros(1, 2, dtype=dtype), torch.zeros(2)
+    _CALLED.update((name, dtype) for name in ("summarise", "differentiate"))
+    *_, summary = summarise(scores, None, log_weights, 1)
+    differentiate(scores, None, summary, torch.ones(1))
+    if of_targets in READ:
+        are_binary(scores.to(of_targets))
 
 
 def empty_summary(scores, max_labels, n_heavy, dtype):
@@ -70,7 +88,8 @@ def summarise(scores, targets, log_weights, n_heavy):
             block, dense, indices, log_weights if len(log_weights) == 1 else log_weights[rows], *outputs
         )
 
-    _over_rows(work, scores)
+    with _telling("summarise", scores.dtype):
+        _over_rows(work, scores)
     return loss, pmf, summary
 
 
@@ -79,14 +98,15 @@ def differentiate(scores, targets, summary, factors):
     result = torch.empty_like(scores)
     tensors = (*summary, factors.to(scores.dtype), result)
     by_row = [_array(scores), *_targets_of(scores, targets), *map(_array, tensors)]
-    _over_rows(lambda rows: _kernels().differentiate(*(array[rows] for array in by_row)), scores)
+    with _telling("differentiate", scores.dtype):
+        _over_rows(lambda rows: _kernels().differentiate(*(array[rows] for array in by_row)), scores)
     return result
 
 
 def can_read(tensor):
     """Whether a tensor is of a type that compiled code takes, with numbers of its own in the memory of the CPU."""
     is_plain = type(tensor) is torch.Tensor and tensor.device.type == "cpu" and not is_watched()
-    return HAS_NUMBA and is_plain and tensor.dtype in (torch.float32, torch.float64)
+    return HAS_NUMBA and is_plain and tensor.dtype in READ
 
 
 def are_binary(dense):
@@ -94,6 +114,19 @@ def are_binary(dense):
     values = _array(dense.reshape(-1))
     blocks = _map_blocks(lambda entries: _kernels().count_others(values[entries]), len(values), 32 * BLOCK_ENTRIES)
     return not any(blocks)
+
+
+_CALLED: set[tuple] = set()  # kernels by name and type of scores
+
+
+def _telling(name, dtype):
+    """A block that says so if a kernel has to be compiled for a type; only for the first call in a process."""
+    if (name, dtype) in _CALLED:
+        return nullcontext()
+    from mlrh._parallel import telling_of_compilation
+
+    _CALLED.add((name, dtype))
+    return telling_of_compilation(lambda: tell_of_compiling("CPU kernels"))
 
 
 def _targets_of(scores, targets):

@@ -245,9 +245,11 @@ def plan_of(scores, targets, log_weights, options):
 
 
 def warm_up(scores, targets, log_weights, options, reduction, device):
-    """Compile the kernels of a training step for tensors like these, if kernels serve them."""
-    if _triton.HAS_TRITON and _triton.fit(scores, log_weights):
-        plan_of(scores, targets, log_weights, options).compile(device, reduction)
+    """Compile the kernels of a training step for tensors like these on a device, if kernels serve them there."""
+    if device.type == "cpu" and compiled.fit(log_weights):
+        compiled.warm_up(working_dtype(scores), targets.dtype)
+    if device.type == "cuda" and _triton.HAS_TRITON and _triton.fit(scores, log_weights):
+        plan_of(scores, targets, log_weights, options).compile(device, reduction, is_ahead=True)
 
 
 @cache

@@ -72,7 +72,7 @@ def log_loss(
 
 
 def warm_up(scores, targets, log_weights, *, min_labels, are_indices, partial, reduction, device):
-    """Compile what `log_loss` would launch on a GPU for tensors like these, which may be without numbers."""
+    """Compile what `log_loss` would run on a device for tensors like these, which may be without numbers."""
     options = Options(min_labels, are_indices, False, partial, True)
     dispatch.warm_up(scores, targets, log_weights, options, reduction, device)
 

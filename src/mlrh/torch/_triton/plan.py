@@ -24,13 +24,13 @@ Needs Triton: import it only where that is there.
 """
 
 import math
-import sys
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import accumulate
 
 import torch
 import triton
 
+from mlrh.torch._telling import tell_of_compiling
 from mlrh.torch._triton import COMPUTED_IN
 from mlrh.torch._triton.forward import forward
 from mlrh.torch._triton.gradient import gradient
@@ -42,6 +42,7 @@ CHUNK = 4096  # labels in the registers of one program
 PROGRAMS = 2048  # as many as keep the GPU busy; with more tiles a program reads several
 LARGE_SETS = 16  # labels; of larger sets, finishing rows takes longer than reading them
 LARGEST_BIAS = 4.0  # nats between size_bias and a line, above which one tilt no longer serves all sizes in float32
+SM_REGISTERS = 65536  # of a multiprocessor, for all threads of a program
 PATIENCE = 1.0  # seconds of compiling before a line says so
 MOST_PLANS = 256  # so that batches of ever new shapes don't fill the memory of the host
 
@@ -91,8 +92,10 @@ class Plan:
         self.gradient = {kind: Launch(gradient, *shape.gradient_options(kind)) for kind in REDUCTIONS}
         self.compiled: set[str] = set()  # reductions
 
-    def compile(self, device, reduction="none"):
+    def compile(self, device, reduction="none", *, is_ahead=False):
         """Compile both kernels and load them, at the same time, unless that is done; launches nothing.
+
+        If that takes long, a line says so, unless somebody asked for it ahead.
 
         Most of the compiler runs outside of Python, so that two threads take no longer than the slower one.
         """
@@ -104,8 +107,8 @@ class Plan:
         }
         with ThreadPoolExecutor(len(kernels)) as threads:
             jobs = [threads.submit(_compile_on, device, launch, types) for launch, types in kernels.items()]
-            if wait(jobs, timeout=PATIENCE).not_done:
-                _tell_once()
+            if not is_ahead and wait(jobs, timeout=PATIENCE).not_done:
+                tell_of_compiling("GPU kernels")
             for job in jobs:
                 job.result()
         self.compiled.add(reduction)
@@ -158,22 +161,11 @@ class Plan:
 
 
 _PLANS: dict[tuple, Plan] = {}
-_TOLD: list[str] = []  # lines that were written
 
 
 def _compile_on(device, launch, types):
     with torch.cuda.device(device):  # each thread has its own
         launch.compile(types)
-
-
-def _tell_once():
-    """Say on stderr why nothing seems to happen, the first time in a process."""
-    if not _TOLD:
-        _TOLD.append(
-            "[MLRHLoss] compiling GPU kernels, some seconds the first time on a machine; "
-            "MLRHLoss.warm_up(n_labels, dtype) does it ahead."
-        )
-        print(_TOLD[0], file=sys.stderr, flush=True)
 
 
 def _is_elsewhere(scores):
@@ -240,8 +232,9 @@ class Shape:
         """Rows of a group, rows finished at once, lanes of a chunk and of a row then, and tiles that one program reads.
 
         With enough rows a program reads several tiles, which saves it from asking more often whether it is the last;
-        with few rows all programs are needed. Large sets are finished 16 rows at once, since the work of joining lanes
-        grows with the square of max_labels: with 8 lanes a row it took four to ten times as long.
+        with few rows all programs are needed. Rows of large sets that are not in chunks are finished 16 at once, since
+        the work of joining lanes grows with the square of max_labels: with 8 lanes a row, as there still are where a
+        program has more than one warp, it took four to ten times as long as with 2.
         """
         tile_rows, _, warps = self.forward_tile()
         n_tiles = triton.cdiv(self.n_rows, tile_rows) * self.n_chunks
@@ -298,7 +291,7 @@ class Shape:
         What a program needs more to finish rows goes to memory, which for large sets would take longer still.
         """
         if self.max_labels > LARGE_SETS:
-            return 168
+            return min(168, SM_REGISTERS // (32 * warps))
         if warps == 1 or self.itemsize == 8:
             return 128
         return 96 if self.n_chunks > 1 and self.max_labels > 8 else 64 + 8 * self.itemsize
