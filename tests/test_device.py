@@ -338,6 +338,16 @@ def test_what_works_on_the_cpu_only_says_so_in_a_sentence(call, rows):
         ON_THE_CPU_ONLY[call](X, Y)
 
 
+def test_a_scoring_of_scikit_learn_is_refused_before_anything_is_fitted_and_a_function_is_given_the_device_rows(rows):
+    X, Y, _ = rows
+    for name, model in (("accuracy", MLRHClassifierCV), ("f1_samples", KernelMLRHClassifierCV)):
+        with pytest.raises(ValueError, match=f"scoring='{name}' of scikit-learn needs X as an array of NumPy"):
+            model(cv=2, scoring=name).fit(*tensors(X, Y))
+    model = MLRHClassifierCV(Cs=[0.001, 0.1], cv=2, scoring=lambda fitted, X, y: fitted.score(X, y))
+    by_exact_match = sklearn.clone(model).set_params(scoring=None).fit(*tensors(X, Y))
+    np.testing.assert_allclose(model.fit(*tensors(X, Y)).scores_, by_exact_match.scores_)
+
+
 def test_bad_features_are_refused_in_a_sentence(rows):
     X, Y, _ = rows
     model = MLRHClassifier().fit(X, Y)

@@ -76,7 +76,7 @@ class _Chosen(MLRHBase):
         self._with_C(Cs[0])._validate_X(X, reset=True)  # errors in the whole of X are reported before folds are made
         form, Y = _targets.encode(y, partly_known=True)
         _targets.check_same_length(X, Y)
-        _check_scoring(self.scoring, form, Y)
+        _check_scoring(self.scoring, form, Y, X)
         y = np.asarray(y).ravel() if form.is_one_class_per_row else y
         weights = sample_weight
         if weights is not None:
@@ -355,9 +355,11 @@ def _grid(Cs):
     return values
 
 
-def _check_scoring(scoring, form, Y):
+def _check_scoring(scoring, form, Y, X):
     if callable(scoring) or scoring == LOG_PROB:
         return
+    if scoring is not None:
+        _device.refuse(X, f"scoring={scoring!r} of scikit-learn")
     if (Y == UNKNOWN).any():
         raise ValueError(
             f"With NaN in y nobody knows whether a set is right, as scoring={scoring!r} asks; use scoring='log_prob'."
