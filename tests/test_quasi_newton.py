@@ -98,7 +98,7 @@ def test_a_label_that_goes_too_far_takes_a_shorter_step_and_the_others_their_own
     objective, start = Apart([1.0, 1000.0, 1.0]), np.random.default_rng(0).normal(size=3 * N)
     value, gradient = objective.value_and_gradient(start)
     begin = State(start, value, gradient, gradient)
-    run = Lbfgs(objective, begin, lambda gradient: gradient, Memory)
+    run = Lbfgs(objective, len(start), lambda gradient: gradient, Memory)
     reached = run.move(begin, -gradient)
     np.testing.assert_allclose(
         reached.parameters, 0.0, atol=1e-12

@@ -46,7 +46,8 @@ def map_blocks(work, n_rows, *, rows_per_block, n_jobs=None):
         deque(left, maxlen=0)
         # Tasks that have not begun are cancelled, not waited for: they may be queued behind one that waits for this
         # call, which would be a deadlock.
-        errors = [other.exception() for other in others if not other.cancel()]
+        begun = [other for other in others if not other.cancel()]
+        errors = [other.exception() for other in begun]
     for error in filter(None, errors):
         raise error
     return results

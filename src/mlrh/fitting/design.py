@@ -14,7 +14,8 @@ from scipy import linalg, sparse
 
 from mlrh.fitting import _products
 
-FLOAT32 = (1e-10, 1e10)  # of features and weights: weighted squares of 1e8 rows are within the range of float32
+FLOAT32_RANGE = (1e-10, 1e10)  # of features and weights: weighted squares of 1e8 rows are then in that of float32
+CONSTANT = 1e-12  # times its mean: a centred column with no larger entry is constant but for rounding
 FAR = 4.0  # standard deviations of a mean from 0 from which on subtracting it implicitly would cost digits
 
 
@@ -65,17 +66,20 @@ class Design:
         """X' of sparse features: products with it need the columns one after the other."""
         return sparse.csr_array(self.X.T)
 
-    @property
-    def fits_float32(self):
-        """Whether entries of sparse features, their squares and weights do; means are near (`_centre_full_columns`)."""
-        low, high = FLOAT32
-        magnitudes = (np.abs(self.X.data[self.X.data != 0]), self.weights)
-        return all(bool((low < own).all() and (own < high).all()) for own in magnitudes)
-
+    @cached_property
     def in_float32(self):
-        """The same rows with sparse features, and so scores, in float32; sums that are there stay as they are."""
+        """The same rows with sparse features, and so scores, in float32; None where its range is too small for them.
+
+        It is large enough where weights and the largest entry of each column are in FLOAT32_RANGE. Of a column that is
+        constant, centring leaves rounding errors alone, which may be as small as they like.
+        """
+        low, high = FLOAT32_RANGE
+        largest = self.largest_entries()
+        of_columns = largest[largest > CONSTANT * np.abs(self.mean)]
+        if not all((low < own).all() and (own < high).all() for own in (of_columns, self.weights)):
+            return None
         other = copy(self)
-        other.X, other._transposed = _in_float32(self.X), _in_float32(self._transposed)
+        other.X, other._transposed, other._grams = _in_float32(self.X), _in_float32(self._transposed), {}
         return other
 
     def of_rows(self, rows):

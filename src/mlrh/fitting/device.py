@@ -179,7 +179,7 @@ class DeviceRows:
     def loss_and_gradient(self, coef, intercept, bias):
         """The loss of all rows, and its gradients in coef, intercept and biases."""
         loss, of_bias = torch.zeros((), dtype=torch.float64, device=coef.device), torch.zeros_like(bias)
-        self.set_bias(bias)
+        self._set_bias(bias)
 
         def residuals(rows):
             nonlocal loss, of_bias
@@ -242,7 +242,7 @@ class DeviceRows:
         return [parameter for parameter, _ in self._biases]
 
     @torch.no_grad()
-    def set_bias(self, bias):
+    def _set_bias(self, bias):
         """Give the space in torch these biases."""
         for (parameter, place), own in zip(self._biases, self._lengths(bias), strict=True):
             parameter[place] = own
@@ -424,7 +424,7 @@ def lbfgs_on_device(objective, start, *, tol, max_iter, report=None):
         return report(iteration, value, left, parameters.cpu().numpy())
 
     state = best_of(start, begun)
-    run = Lbfgs(rough, state, objective.metric(), partial(DeviceMemory, device=state.parameters.device))
+    run = Lbfgs(rough, len(state.parameters), objective.metric(), partial(DeviceMemory, device=state.parameters.device))
     limits = {"tol": tol, "max_iter": max_iter, "report": None if report is None else told}
     found = in_stages(run, state, rough, objective, **limits)
     return replace(found, parameters=found.parameters.cpu().numpy())

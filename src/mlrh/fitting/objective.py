@@ -99,7 +99,7 @@ class Objective:
         """
         design = self.design
         pays = self.rows.are_at_hand and design.is_sparse and self.n_labels > FEW_COLUMNS
-        if not (pays and design.dtype == np.float64 and self.rows.are_complete and design.fits_float32):
+        if not (pays and design.dtype == np.float64 and self.rows.are_complete) or design.in_float32 is None:
             return self
         other = copy(self)
         other.rows = self.rows.in_float32()

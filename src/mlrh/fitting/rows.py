@@ -195,7 +195,7 @@ class RowsInMemory(Rows):
     def in_float32(self):
         """The same rows with features, scores and the gradient in coef in float32; other sums stay in float64."""
         other = copy(self)
-        other.design, other.targets = self.design.in_float32(), self.targets
+        other.design, other.targets = self.design.in_float32, self.targets
         return other
 
     def for_space(self, space):

@@ -56,7 +56,7 @@ def lbfgs(objective, start, *, tol, max_iter, metric_at=None, report=None):
     begin = best_of(start, lambda parameters: State(parameters, *objective.value_and_gradient(parameters)))
     metric = objective.metric() if metric_at is None else metric_at(objective, begin.parameters)
     rough = objective.in_float32
-    run = Lbfgs(rough, begin, metric, Memory, is_near=metric_at is not None)
+    run = Lbfgs(rough, len(begin.parameters), metric, Memory, is_near=metric_at is not None)
     return in_stages(run, begin, rough, objective, tol=tol, max_iter=max_iter, report=report)
 
 
@@ -65,10 +65,10 @@ def in_stages(run, state, rough, objective, *, tol, max_iter, report):
 
     They may be the same. The end is checked by products with the Hessian of the rough one, which takes few digits.
     Where the rough one has met `tol` by that, only the gradient of the objective must agree. A run that is interrupted
-    or stopped before has the value of the rough one, and has not converged.
+    or stopped before the second part has the value of the rough one, and has not converged.
     """
 
-    def advanced(stage, begin, check, n_done, least):
+    def advanced(stage, begin, check, *, n_done=0, least=0.0):
         def told(iteration, value, left, parameters):
             return report(n_done + iteration, value, left, parameters)
 
@@ -79,16 +79,17 @@ def in_stages(run, state, rough, objective, *, tol, max_iter, report):
 
     # Convergence is checked with the metric alone: the memory knows nothing of flat directions that it has not seen.
     if rough is objective:
-        return advanced(objective, state, run.solve, 0, 0.0)
+        return advanced(objective, state, run.solve)
     least = COARSE * objective.scale
-    found = advanced(rough, state, run.solve, 0, least)
+    found = advanced(rough, state, run.solve, least=least)
     meets_tol = found.converged and not found.at_rounding_floor and enough_for(rough, found.value, tol) >= least
     if not (found.interrupted or found.stopped):
         try:
             begin = State(found.parameters, *objective.value_and_gradient(found.parameters))
-            last = advanced(objective, begin, None if meets_tol else run.solve, found.n_iter, 0.0)
+            last = advanced(objective, begin, None if meets_tol else run.solve, n_done=found.n_iter)
+            left = last.gradient_norm if math.isfinite(last.gradient_norm) else found.gradient_norm
             history = (*found.history[:-1], *last.history)
-            return replace(last, n_iter=found.n_iter + last.n_iter, history=history)
+            return replace(last, n_iter=found.n_iter + last.n_iter, history=history, gradient_norm=left)
         except KeyboardInterrupt:  # in between; `iterate` tells of those within
             found = replace(found, interrupted=True)
     return replace(found, converged=False)
@@ -117,11 +118,11 @@ class Lbfgs:
     is_near says that the metric is already one at parameters that have seen the data.
     """
 
-    def __init__(self, objective, begin, metric, memory, *, is_near=False):
+    def __init__(self, objective, n_parameters, metric, memory, *, is_near=False):
         self.objective, self._metric, self._new_memory = objective, metric, memory
         self._n_iter, self._wait = 0, float(FIRST_WAIT)
         self._renewal = EARLY if objective.rescales_early and not is_near else np.inf
-        self._begin_anew(len(begin.parameters))
+        self._begin_anew(n_parameters)
 
     def _begin_anew(self, n_parameters):
         n_blocks = self.objective.n_blocks()
