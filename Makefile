@@ -80,7 +80,7 @@ fuzz: $(VENV)/installed-dev
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
 # LibMultiLabel has an environment of its own; where it can't be made, its lines say so and the rest runs.
-bench: $(VENV)/installed
+bench: $(VENV)/installed-dev
 	-$(BIN)/python -m benchmarks.adapters.libmultilabel
 	$(BIN)/python -m benchmarks.run --output benchmarks/results/bench.json $(BENCH_ARGS)
 

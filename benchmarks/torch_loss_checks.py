@@ -4,6 +4,8 @@ Run by `torch_loss_gpu.py`.
 """
 
 import math
+import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -12,13 +14,16 @@ from mlrh.torch import MLRHLoss, mlrh_loss
 from mlrh.torch._eager import operators
 from mlrh.torch._triton import plan as plans
 
+DEVICE = "cuda"
 DTYPES_CHECKED = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+N_RANDOM = 12  # cases of random shapes
+LARGEST = 20_000_000  # rows times labels times sizes of such a case: the reference holds as many numbers twice
 
 
 def check_all(only_uses=False):
     """Largest errors of loss (relative) and marginals (absolute) by case; ends where one is above rounding."""
     print(f"{'case':40}{'loss':>10}{'marginals':>11}")
-    rows = [] if only_uses else check_kernels()
+    rows = [] if only_uses else check_kernels() + check_random(int(time.time()))
     rows += [check_public(f"MLRHLoss {reduction}", reduction) for reduction in ("none", "sum", "mean")]
     rows += [check_use(name, use) for name, use in uses().items()]
     rows += [check_threads(), check_streams(), check_graph(), check_data_parallel()]
@@ -30,10 +35,30 @@ def check_all(only_uses=False):
 def check_kernels(part=0, n_parts=1):
     """Errors of the kernels by case, all labels known and then some unknown; of every n_parts-th case."""
     rows = []
-    kinds = [(i, *case, dtype) for i, case in enumerate(cases()) for dtype in DTYPES_CHECKED[: 4 if i < 3 else 1]]
+    kinds = [
+        (i, *case, dtype) for i, case in enumerate(cases()) for dtype in (DTYPES_CHECKED if i < 3 else [case[1].dtype])
+    ]
     for i, name, scores, *sizes, dtype in kinds[part::n_parts]:
         rows.append(check(f"{name} {str(dtype)[6:]}", scores.to(dtype), *sizes, both=i < 3))
         rows.append(check_partial(f"{name} {str(dtype)[6:]}, NaN", scores.to(dtype), *sizes))
+    return rows
+
+
+def check_random(seed, n_cases=N_RANDOM, largest=LARGEST):
+    """Errors of cases whose shapes, sizes and types are drawn at random, so that every run tries other kernels."""
+    print(f"random shapes, seed {seed}")
+    draw, rows = random.Random(seed), []
+    torch.manual_seed(seed)
+    for _ in range(n_cases):
+        max_labels, dtype = draw.randint(1, 32), draw.choice(DTYPES_CHECKED)
+        most = max(max_labels, min(20_000, largest // (max_labels + 1)))
+        n_labels = int(max_labels * (most / max_labels) ** draw.random())
+        n_rows = int((largest / (n_labels * (max_labels + 1))) ** draw.random()) or 1
+        sizes = draw.randint(0, max_labels), max_labels
+        scores = draw.uniform(0, 4) * torch.randn(n_rows, n_labels, device=DEVICE) + draw.uniform(-8, 2)
+        name = f"{n_rows} x {n_labels}, sets of {sizes[0]} to {sizes[1]}, {str(dtype)[6:]}"
+        rows.append(check(name, scores.to(dtype), *sizes, both=True))
+        rows.append(check_partial(f"{name}, NaN", scores.to(dtype), *sizes))
     return rows
 
 
@@ -41,7 +66,7 @@ def cases():
     """Scores on the GPU with the smallest and largest size: ordinary, extreme and awkward ones."""
 
     def normal(*shape, scale=1.0, shift=0.0):
-        return scale * torch.randn(shape, device="cuda") + shift
+        return scale * torch.randn(shape, device=DEVICE) + shift
 
     spike = normal(9, 300)
     spike[:, 7] = 200
@@ -63,6 +88,7 @@ def cases():
     yield "K=1", normal(300, 1), 0, 1
     yield "softmax", normal(300, 1000, scale=3), 1, 1
     yield "M=32", normal(30, 500, scale=2, shift=-2), 0, 32
+    yield "K=3000 M=20", normal(9, 3000, scale=2, shift=-4).double(), 1, 20
     yield "many rows K=1024 M=4", normal(17001, 1024, scale=2, shift=-4), 1, 4
     yield "many rows K=5000 M=4", normal(2101, 5000, scale=2, shift=-6), 1, 4
     yield "many rows K=9 M=4", normal(70001, 9), 0, 4
@@ -84,7 +110,7 @@ def check_partial(name, scores, min_labels, max_labels):
     """Errors with NaN for a third of the targets, but in the first row for all and in the last for none."""
     log_weights = weights_of(min_labels, max_labels)
     dense, _ = draw_targets(*scores.shape, max_labels, min_labels)
-    hidden = torch.rand(scores.shape, device="cuda") < 1 / 3
+    hidden = torch.rand(scores.shape, device=DEVICE) < 1 / 3
     hidden[0], hidden[-1] = True, False
     targets = dense.masked_fill(hidden, math.nan).to(scores.dtype)
     log_partition, marginals = reference(scores, log_weights)
@@ -94,7 +120,7 @@ def check_partial(name, scores, min_labels, max_labels):
 
 
 def weights_of(min_labels, max_labels):
-    log_weights = torch.zeros(max_labels + 1, device="cuda")
+    log_weights = torch.zeros(max_labels + 1, device=DEVICE)
     log_weights[:min_labels] = -math.inf
     return log_weights
 
@@ -103,7 +129,7 @@ def errors(name, scores, kinds, log_weights, min_labels, expected, exact):
     """The row of a case for all kinds of targets; memory is poisoned first, so that a gap would show."""
     row = {"case": name, "loss": 0.0, "marginals": 0.0}
     for targets, indices in kinds:
-        torch.full((4, *scores.shape), math.nan, device="cuda")
+        torch.full((4, *scores.shape), math.nan, device=DEVICE)
         loss, grad = twice(name, scores, targets, log_weights, min_labels, indices)
         row["loss"] = max(row["loss"], ((loss - expected).abs() / (1 + expected.abs())).max().item())
         gap = (grad.double() - exact).abs()
@@ -312,10 +338,10 @@ def twice(name, scores, targets, log_weights, min_labels, indices):
 def draw_targets(n_rows, n_labels, max_labels, min_labels=1):
     """Sets of min_labels to max_labels labels, dense (B, K) and as labels padded with -1 (B, max_labels)."""
     width = n_labels // max_labels
-    labels = torch.randint(width, (n_rows, max_labels), device="cuda") + width * torch.arange(max_labels, device="cuda")
-    sizes = torch.randint(min_labels, max_labels + 1, (n_rows, 1), device="cuda")
-    listed = torch.where(torch.arange(max_labels, device="cuda") < sizes, labels, -1)
-    dense = torch.zeros(n_rows, n_labels + 1, device="cuda")
+    labels = torch.randint(width, (n_rows, max_labels), device=DEVICE) + width * torch.arange(max_labels, device=DEVICE)
+    sizes = torch.randint(min_labels, max_labels + 1, (n_rows, 1), device=DEVICE)
+    listed = torch.where(torch.arange(max_labels, device=DEVICE) < sizes, labels, -1)
+    dense = torch.zeros(n_rows, n_labels + 1, device=DEVICE)
     dense.scatter_(1, torch.where(listed < 0, n_labels, listed), 1.0)
     return dense[:, :n_labels].contiguous(), listed
 
