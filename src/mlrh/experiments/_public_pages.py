@@ -131,7 +131,7 @@ def suite_report(records, *, left=(), failures=()) -> Report:
     summary = (*wins, *_coverage(found), *_out_of_time(found), *missing(left, failures))
     tables = [_figures_table(found, measure, compared) for measure in TITLES]
     ranks = [_ranks_table(compared)] if compared else []
-    words = (*_protocol_words(), *_cost_words(records))
+    words = (*_protocol_words(), *_cost_words(_of_comparison(records)))
     sections = [
         *_winner_section(found, compared),
         Section("All figures", words, (*ranks, *(table for table in tables if table.rows))),
@@ -225,14 +225,18 @@ def _finished_words(found):
 
 def results_of(records) -> dict[str, OnSet]:
     """{data set: OnSet} of the records of this comparison, sets and methods in the order that they are listed in."""
-    known = [r for r in records if r["protocol"] == PUBLIC and r["dataset"] in SETS and r["method"] in JUDGED]
-    found = {}
+    known, found = _of_comparison(records), {}
     for name in SETS:
         # Of several records of one split, with different grids say, the last one stays.
         own = by_method(record for record in known if record["dataset"] == name)
         if own:
             found[name] = _on_set(name, {method: own[method] for method in JUDGED if method in own})
     return found
+
+
+def _of_comparison(records):
+    """The records of known methods on the sets of the suite."""
+    return [r for r in records if r["protocol"] == PUBLIC and r["dataset"] in SETS and r["method"] in JUDGED]
 
 
 def n_splits(name) -> int:
