@@ -17,7 +17,8 @@ from mlrh import MLRHBoostingClassifier
 from mlrh.estimators.boosting import _Course, _without_features
 from mlrh.spaces import CardinalitySpace, ObservedSpace
 
-WHOLE = {"subsample": 1.0, "colsample_bynode": 1.0, "n_jobs": 1, "random_state": 0}  # nothing is drawn
+# Nothing is drawn, values are hardly binned, and few rounds learn much.
+WHOLE = {"subsample": 1.0, "colsample_bynode": 1.0, "reg_lambda": 1.0, "max_bin": 256, "n_jobs": 1, "random_state": 0}
 
 
 def rows(n=200, seed=0):
@@ -165,6 +166,8 @@ def test_a_label_of_three_rows_is_learned_unlike_with_the_boosters_own_least_wei
         for own in ({}, {"min_child_weight": 1.0})
     )
     assert (found > 0.1).all() and (missed < 0.05).all()
+    by_default = MLRHBoostingClassifier(n_jobs=1, random_state=0).fit(X, Y).predict_proba(X)[Y[:, 1] == 1, 1]
+    assert (by_default > 10 * Y[:, 1].mean()).all()
 
 
 def test_early_stopping_keeps_the_best_round_of_the_held_out_rows():
@@ -244,7 +247,7 @@ FLOAT32 = "XGBoost sums in float32, so that scores differ by 1e-7; the test of w
 
 
 @parametrize_with_checks(
-    [MLRHBoostingClassifier(n_estimators=10, min_child_weight=0.0, reg_lambda=0.1, **WHOLE)],
+    [MLRHBoostingClassifier(n_estimators=10, min_child_weight=0.0, **{**WHOLE, "reg_lambda": 0.1})],
     expected_failed_checks=lambda _: {
         f"check_sample_weight_equivalence_on_{kind}_data": FLOAT32 for kind in ("dense", "sparse")
     },
