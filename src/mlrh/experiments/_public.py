@@ -184,7 +184,7 @@ def _missing_booster():
 
 
 def _forest_of_sets(setting, rows):
-    return LabelPowerset(RandomForestClassifier(random_state=rows.seed, **setting))
+    return LabelPowerset(ExtraTreesClassifier(random_state=rows.seed, **setting))
 
 
 def _smooth(setting, rows):
@@ -199,8 +199,9 @@ def _pooled(rows, grid):
 
     The weights are those of largest held-out likelihood, or equal ones: what is better for the measure held out.
     """
-    parts, members = list(_inner(rows)), _members(rows, grid)
-    held_out = [[make(part).fit(part.X, part.Y).distribution(part.X_test) for part in parts] for make, _ in members]
+    parts = list(_inner(rows))
+    members = _members(rows, parts, grid)
+    held_out = [member.held_out for member in members]
     log_probs = np.column_stack(
         [np.concatenate([d.log_prob(part.Y_test) for d, part in zip(own, parts, strict=True)]) for own in held_out]
     )
@@ -214,42 +215,51 @@ def _pooled(rows, grid):
         for part, own in zip(parts, zip(*held_out, strict=True), strict=True)
     ]
     chosen = {name: list(candidates)[_best(folds, name)] for name in MEASURES}
-    settings = {name: setting for _, own in members for name, setting in own.items()}
+    settings = {member.name: member.setting for member in members}
     # The members are the same under all weights, so they are fitted once.
-    fitted, seconds = timed(lambda: [make(rows).fit(rows.X, rows.Y) for make, _ in members])
-    distributions, found = [member.distribution(rows.X_test) for member in fitted], {}
+    fitted, seconds = timed(lambda: [member.make(rows).fit(rows.X, rows.Y) for member in members])
+    distributions, found = [model.distribution(rows.X_test) for model in fitted], {}
     for name in set(chosen.values()):
         said = {**settings, "weights": candidates[name].round(3).tolist()}
         found[name] = (Measured(judged(Mixture(distributions, candidates[name]), rows.Y_test), seconds), said)
     return _results({name: found[weights] for name, weights in chosen.items()})
 
 
-def _members(rows, grid):
-    """[(function from rows to the member, not fitted, {its name: the setting that was chosen for it}), ...]."""
+@dataclass(frozen=True)
+class _Member:
+    """A member of a pool at its chosen setting, with its distributions of the held-out rows of the inner folds."""
+
+    name: str
+    setting: dict
+    make: Callable  # from rows to the estimator, not fitted
+    held_out: list
+
+
+def _members(rows, parts, grid):
     smooth_grid = grid["rbf"] if "rbf" in grid else grid["linear"]
     estimator = _smooth({name: values[0] for name, values in smooth_grid.items()}, rows)
     (smooth,) = chosen_by_path(estimator, rows, smooth_grid, [log_prob])
-    boosted = _of_least_log_loss(_boosted, rows, grid["boosted"])
-    members = [(partial(_smooth, smooth), {"smooth": smooth}), (partial(_boosted, boosted), {"boosted": boosted})]
+    members = [
+        _of_least_log_loss("smooth", _smooth, [smooth], parts),
+        _of_least_log_loss("boosted", _boosted, ParameterGrid(grid["boosted"]), parts),
+    ]
     if len(distinct_sets(rows.Y)[0]) <= MAX_FOREST_SETS:
-        forest = _of_least_log_loss(_forest_of_sets, rows, grid["forest"])
-        members.append((partial(_forest_of_sets, forest), {"forest": forest}))
+        members.append(_of_least_log_loss("forest", _forest_of_sets, ParameterGrid(grid["forest"]), parts))
     return members
 
 
-def _of_least_log_loss(make, rows, grid):
-    """The setting of the grid with the least log-loss of held-out sets."""
-    settings = list(ParameterGrid(grid))
-    if len(settings) == 1:
-        return settings[0]
+def _of_least_log_loss(name, make, settings, parts):
+    """The member at the setting with the least log-loss of held-out sets."""
+    members = []
+    for setting in settings:
+        own = partial(make, setting)
+        held_out = [own(part).fit(part.X, part.Y).distribution(part.X_test) for part in parts]
+        members.append(_Member(name, setting, own, held_out))
     losses = [
-        [
-            set_log_loss(make(setting, part).fit(part.X, part.Y).distribution(part.X_test).log_prob(part.Y_test))
-            for setting in settings
-        ]
-        for part in _inner(rows)
+        np.mean([set_log_loss(d.log_prob(part.Y_test)) for d, part in zip(member.held_out, parts, strict=True)])
+        for member in members
     ]
-    return settings[int(np.argmin(np.mean(losses, axis=0)))]
+    return members[int(np.argmin(losses))]
 
 
 def _automatic(rows, grid):
