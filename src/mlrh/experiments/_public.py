@@ -197,23 +197,22 @@ def _smooth(setting, rows):
 def _pooled(rows, grid):
     """A pool of a kernel, a boosted and a forest member, each at its setting of least held-out log-loss.
 
-    The weights are those of largest held-out likelihood, or equal ones: what is better for the measure held out.
+    The weights are those of largest held-out likelihood, or equal ones: what is better for the measure held out, where
+    the weights of a fold are those of the others.
     """
     parts = list(_inner(rows))
     members = _members(rows, parts, grid)
-    held_out = [member.held_out for member in members]
-    log_probs = np.column_stack(
-        [np.concatenate([d.log_prob(part.Y_test) for d, part in zip(own, parts, strict=True)]) for own in held_out]
-    )
-    possible = log_probs[np.isfinite(log_probs).any(axis=1)]
-    candidates = {
-        "held-out": largest_likelihood(possible, np.ones(len(possible))),
-        "equal": np.full(len(members), 1 / len(members)),
-    }
-    folds = [
-        [Measured(judged(Mixture(list(own), weights), part.Y_test), 0.0) for weights in candidates.values()]
-        for part, own in zip(parts, zip(*held_out, strict=True), strict=True)
+    by_fold = list(zip(*(member.held_out for member in members), strict=True))
+    log_probs = [
+        np.column_stack([d.log_prob(part.Y_test) for d in own]) for own, part in zip(by_fold, parts, strict=True)
     ]
+    equal = np.full(len(members), 1 / len(members))
+    folds = []
+    for number, part in enumerate(parts):
+        others = [*log_probs[:number], *log_probs[number + 1 :]]
+        weighted = [Mixture(list(by_fold[number]), weights) for weights in (_likeliest(others), equal)]
+        folds.append([Measured(judged(mixture, part.Y_test), 0.0) for mixture in weighted])
+    candidates = {"held-out": _likeliest(log_probs), "equal": equal}
     chosen = {name: list(candidates)[_best(folds, name)] for name in MEASURES}
     settings = {member.name: member.setting for member in members}
     # The members are the same under all weights, so they are fitted once.
@@ -223,6 +222,13 @@ def _pooled(rows, grid):
         said = {**settings, "weights": candidates[name].round(3).tolist()}
         found[name] = (Measured(judged(Mixture(distributions, candidates[name]), rows.Y_test), seconds), said)
     return _results({name: found[weights] for name, weights in chosen.items()})
+
+
+def _likeliest(log_probs):
+    """The weights of members under which the held-out sets of some folds are most likely."""
+    log_probs = np.concatenate(log_probs)
+    possible = log_probs[np.isfinite(log_probs).any(axis=1)]
+    return largest_likelihood(possible, np.ones(len(possible)))
 
 
 @dataclass(frozen=True)
