@@ -16,9 +16,9 @@ from mlrh.estimators import _base
 from mlrh.fitting import solvers
 from mlrh.fitting.design import Design
 from mlrh.fitting.objective import Objective
-from mlrh.fitting.solvers.base import enough_for, iterate
-from mlrh.fitting.solvers.lbfgs import COARSE, EARLY
-from mlrh.spaces import CardinalitySpace
+from mlrh.fitting.solvers.base import State, enough_for, iterate
+from mlrh.fitting.solvers.lbfgs import COARSE, EARLY, Lbfgs, Memory, in_stages
+from mlrh.spaces import CardinalitySpace, GroupSpace, HierarchySpace
 
 
 def objective_of(is_sparse, n_samples=300, alpha=0.1):
@@ -202,6 +202,43 @@ def test_a_fit_that_begins_in_float32_ends_where_one_in_float64_does(tol, monkey
     # The value at the last iteration is that of the coefficients, in float64.
     losses = -model.distribution(X).log_prob(Y).sum() + 0.5 * np.square(model.coef_).sum()
     assert losses == pytest.approx(model.objective_, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "label_space",
+    ["observed", "open", GroupSpace([(range(10), 0, 3)], n_labels=30), HierarchySpace([-1] * 20 + [0] * 10)],
+    ids=["observed", "open", "groups", "hierarchy"],
+)
+def test_fits_in_every_label_space_that_begin_in_float32_end_where_one_in_float64_does(label_space):
+    X, Y = many_words()
+    Y[:, 0] = Y[:, [0, *range(20, 30)]].max(axis=1)  # as the hierarchy asks
+    strength = 1.0 if label_space == "open" else "auto"
+    fits = (
+        MLRHClassifier(label_space=label_space, set_bias_strength=strength, tol=tol, solver=solver).fit(X, Y)
+        for tol, solver in ((1e-5, "lbfgs"), (1e-11, "lbfgs"), (1e-13, "newton-cg"))
+    )
+    rough, fine, optimum = (model.objective_ for model in fits)
+    assert optimum * (1 - 1e-12) <= rough <= optimum * (1 + 1e-5)
+    assert fine == pytest.approx(optimum, rel=1e-10)
+
+
+def test_where_the_two_types_disagree_the_end_is_confirmed_anew(monkeypatch):
+    X, Y = many_words()
+    weights, space = np.random.default_rng(0).uniform(0.5, 1.5, 300), CardinalitySpace(30, 0, 3)
+    objective = Objective(Design(X, np.ones(300), fit_intercept=True), space, Y, alpha=0.01)
+    rough = Objective(Design(X, weights, fit_intercept=True), space, Y, alpha=0.01)  # with another optimum
+    events, hessian, evaluate = [], Objective.hessian, Objective.value_and_gradient
+    monkeypatch.setattr(Objective, "hessian", lambda self, p: events.append("confirmed") or hessian(self, p))
+    monkeypatch.setattr(
+        Objective, "value_and_gradient", lambda self, p: events.append(self is objective) or evaluate(self, p)
+    )
+    run = Lbfgs(rough, len(objective.start()), objective.metric(), Memory)
+    begin = State(objective.start(), *rough.value_and_gradient(objective.start()))
+    found = in_stages(run, begin, rough, objective, tol=1e-3, max_iter=200, report=None)
+    first, last = events.index(True), len(events) - 1 - events[::-1].index("confirmed")
+    assert "confirmed" in events[:first] and events[first:last].count(True) > 1
+    assert found.converged and len(found.history) == found.n_iter + 1
+    assert found.value <= optimum(objective) * (1 + 1e-3)
 
 
 def test_fits_of_few_labels_dense_rows_unknown_labels_and_awkward_features_stay_in_float64():

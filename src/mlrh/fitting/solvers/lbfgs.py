@@ -36,7 +36,7 @@ MAX_SHORTER = 4  # times that labels with separate memories get shorter steps, b
 # The least and the most of its step that a label keeps each time: 37 evaluations on 4,000 rows of delicious, where at
 # least 0.1 took 39 and at most 0.9 took 42.
 SHARES = (0.02, 0.5)
-COARSE = 1e-6  # of the scale, down to which an objective in float32 serves: above the rounding of its sums
+COARSE = 1e-6  # of the scale, down to which an objective in float32 serves: about the rounding of its sums
 MAX_AGE = 14.0  # a metric serves penalties down to this many times weaker than the one it was made for
 
 
@@ -68,28 +68,32 @@ def in_stages(run, state, rough, objective, *, tol, max_iter, report):
     or stopped before the second part has the value of the rough one, and has not converged.
     """
 
-    def advanced(stage, begin, check, *, n_done=0, least=0.0):
+    def advanced(stage, begin, *, n_done=0, least=0.0):
         def told(iteration, value, left, parameters):
             return report(n_done + iteration, value, left, parameters)
 
         run.objective, begin = stage, replace(begin, solved=run.solve(begin.gradient))
         limits = {"tol": tol, "max_iter": max_iter - n_done, "report": None if report is None else told}
         options = {"model": rough, "may_stay": n_done == 0, "least": least}
-        return iterate(stage, begin, run.propose, run.move, check, **limits, **options)
+        # The end is checked with the metric alone: the memory knows nothing of flat directions that it has not seen.
+        return iterate(stage, begin, run.propose, run.move, run.solve, **limits, **options)
 
-    # Convergence is checked with the metric alone: the memory knows nothing of flat directions that it has not seen.
     if rough is objective:
-        return advanced(objective, state, run.solve)
+        return advanced(objective, state)
     least = COARSE * objective.scale
-    found = advanced(rough, state, run.solve, least=least)
+    found = advanced(rough, state, least=least)
     meets_tol = found.converged and not found.at_rounding_floor and enough_for(rough, found.value, tol) >= least
     if not (found.interrupted or found.stopped):
         try:
-            begin = State(found.parameters, *objective.value_and_gradient(found.parameters))
-            last = advanced(objective, begin, None if meets_tol else run.solve, n_done=found.n_iter)
+            begin = arrive(objective, found.parameters, run.solve)
+            history = found.history[:-1]
+            if meets_tol and begin.left <= enough_for(objective, begin.value, tol):
+                norm = max(found.gradient_norm, math.sqrt(2 * begin.left / objective.scale))
+                return replace(found, value=begin.value, history=(*history, begin.value), gradient_norm=norm)
+            last = advanced(objective, begin, n_done=found.n_iter)
             left = last.gradient_norm if math.isfinite(last.gradient_norm) else found.gradient_norm
-            history = (*found.history[:-1], *last.history)
-            return replace(last, n_iter=found.n_iter + last.n_iter, history=history, gradient_norm=left)
+            n_iter, history = found.n_iter + last.n_iter, (*history, *last.history)
+            return replace(last, n_iter=n_iter, history=history, gradient_norm=left)
         except KeyboardInterrupt:  # in between; `iterate` tells of those within
             found = replace(found, interrupted=True)
     return replace(found, converged=False)
