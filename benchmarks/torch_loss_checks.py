@@ -17,7 +17,7 @@ from mlrh.torch._triton import plan as plans
 DEVICE = "cuda"
 DTYPES_CHECKED = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 N_RANDOM = 12  # cases of random shapes
-LARGEST = 20_000_000  # rows times labels times sizes of such a case: the reference holds as many numbers twice
+LARGEST = 20_000_000  # rows times labels times sizes of such a case: the reference holds several times as many numbers
 
 
 def check_all(only_uses=False):
