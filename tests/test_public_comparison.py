@@ -44,6 +44,7 @@ GRIDS = {
     },
     "automatic": {"time_budget": (1.0,), "quality": ("fast",)},
     "forest": TREES,
+    "extra": {**TREES, "max_features": (0.3,)},
     "neighbours": {"n_neighbors": (3, 5)},
     "iblr": {"n_neighbors": (3, 5), "C": (0.1, 1.0)},
     "nets": {"cv": (2,), "Cs": ((0.1, 1.0),), "l1_ratios": ((0.5,),)},
@@ -267,7 +268,7 @@ def test_a_comparison_in_parts_is_that_of_one_run_and_repeats_nothing(tmp_path, 
     both = ("BR-LR", "ML-kNN")
     whole = compare_suite([DATASET], {"small": PROFILE}, both, tmp_path / "whole", n_jobs=1)
     first = compare_suite([DATASET], {"small": PROFILE}, both[:1], tmp_path / "parts", n_jobs=1)
-    assert any("24 of 25 methods (not run on any set)" in sentence for sentence in first.summary)
+    assert any("25 of 26 methods (not run on any set)" in sentence for sentence in first.summary)
     computed, original = [], module.run_task
     monkeypatch.setattr(module, "run_task", lambda task, *rest: computed.append(task.family) or original(task, *rest))
     parts = compare_suite([DATASET], {"small": PROFILE}, both, tmp_path / "parts", n_jobs=1)

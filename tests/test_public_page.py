@@ -239,11 +239,11 @@ def test_what_is_not_finished_is_one_short_paragraph():
     some += [r for m in methods[:6] for name in ("bibtex", "cal500") for r in records(m, name, exact=0.2)]
     some += records("BOOMER", "flags", exact=0.2)
     report = suite_report(some)
-    # 22 methods on three sets are more than 23 on two.
-    assert "Ranked are 22 methods: emotions by all 25 splits, birds and flags by all 10 splits." in report.summary
+    # 23 methods on three sets are more than 24 on two.
+    assert "Ranked are 23 methods: emotions by all 25 splits, birds and flags by all 10 splits." in report.summary
     (words,) = [sentence for sentence in report.summary if sentence.startswith("Not finished")]
     assert words == (
-        "Not finished, and not ranked: cal500 and bibtex (6 of 24 methods); scene, yeast, medical, corel5k and "
+        "Not finished, and not ranked: cal500 and bibtex (6 of 25 methods); scene, yeast, medical, corel5k and "
         "tmc2007-500 (not run); CCnet (not finished on birds); BOOMER (not finished on emotions and birds); MLRH "
         "(automatic) (not run on any set). Empty cells of the tables are what is missing."
     )

@@ -70,7 +70,7 @@ FULL_GRIDS: dict[str, dict[str, Any]] = {
     "neighbours": {"n_neighbors": (5, 10, 15, 20, 30)},
     "nets": {"cv": (5,), "Cs": (0.001, 0.01, 0.1, 1.0, 10.0, 100.0), "l1_ratios": (0.1, 0.5, 0.9)},
 }
-# At most six settings each, for the comparison on public sets; a pool has six of its members in all.
+# At most six settings each, for the comparison on public sets; a pool has as many of its members in all.
 LINEAR_C = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 PUBLIC_GRIDS: dict[str, dict[str, Any]] = {
     "linear": {"C": LINEAR_C},
@@ -84,6 +84,7 @@ PUBLIC_GRIDS: dict[str, dict[str, Any]] = {
     },
     "automatic": {"time_budget": (60.0,), "quality": ("best",)},  # seconds, for all measures together
     "forest": {"n_estimators": (200,), "min_samples_leaf": (1, 3)},
+    "extra": {"n_estimators": (200,), "min_samples_leaf": (1, 3), "max_features": (0.3,)},
     "neighbours": {"n_neighbors": (5, 10, 15, 20, 30, 50)},
     "iblr": {"n_neighbors": (5, 10, 20), "C": (0.1, 1.0)},
     "nets": {"cv": (3,), "Cs": (LINEAR_C,), "l1_ratios": ((0.5,),)},  # CCnet chooses for each label by itself

@@ -195,7 +195,7 @@ def _smooth(setting, rows):
 
 
 def _pooled(rows, grid):
-    """A pool of a kernel, a boosted and a forest member, each at its setting of least held-out log-loss.
+    """A pool of a kernel, a boosted and an extra-trees member, each at its setting of least held-out log-loss.
 
     The weights are those of largest held-out likelihood, or equal ones: what is better for the measure held out, where
     the weights of a fold are those of the others.
@@ -216,7 +216,7 @@ def _pooled(rows, grid):
     chosen = {name: list(candidates)[_best(folds, name)] for name in MEASURES}
     settings = {member.name: member.setting for member in members}
     # The members are the same under all weights, so they are fitted once.
-    fitted, seconds = timed(lambda: [member.make(rows).fit(rows.X, rows.Y) for member in members])
+    fitted, seconds = timed(lambda: [own.make(own.setting, rows).fit(rows.X, rows.Y) for own in members])
     distributions, found = [model.distribution(rows.X_test) for model in fitted], {}
     for name in set(chosen.values()):
         said = {**settings, "weights": candidates[name].round(3).tolist()}
@@ -228,6 +228,8 @@ def _likeliest(log_probs):
     """The weights of members under which the held-out sets of some folds are most likely."""
     log_probs = np.concatenate(log_probs)
     possible = log_probs[np.isfinite(log_probs).any(axis=1)]
+    if not len(possible):
+        return np.full(log_probs.shape[1], 1 / log_probs.shape[1])
     return largest_likelihood(possible, np.ones(len(possible)))
 
 
@@ -237,11 +239,12 @@ class _Member:
 
     name: str
     setting: dict
-    make: Callable  # from rows to the estimator, not fitted
+    make: Callable  # (setting, rows) -> the estimator, not fitted
     held_out: list
 
 
 def _members(rows, parts, grid):
+    """The members of a pool for these rows, whose inner folds are the parts."""
     smooth_grid = grid["rbf"] if "rbf" in grid else grid["linear"]
     estimator = _smooth({name: values[0] for name, values in smooth_grid.items()}, rows)
     (smooth,) = chosen_by_path(estimator, rows, smooth_grid, [log_prob])
@@ -258,9 +261,8 @@ def _of_least_log_loss(name, make, settings, parts):
     """The member at the setting with the least log-loss of held-out sets."""
     members = []
     for setting in settings:
-        own = partial(make, setting)
-        held_out = [own(part).fit(part.X, part.Y).distribution(part.X_test) for part in parts]
-        members.append(_Member(name, setting, own, held_out))
+        held_out = [make(setting, part).fit(part.X, part.Y).distribution(part.X_test) for part in parts]
+        members.append(_Member(name, setting, make, held_out))
     losses = [
         np.mean([set_log_loss(d.log_prob(part.Y_test)) for d, part in zip(member.held_out, parts, strict=True)])
         for member in members
@@ -420,6 +422,7 @@ JUDGED = {
     "LP-SVM": Judged("svm", partial(tuned, _support_vectors(LabelPowerset))),
     "RF": Judged("forest", partial(tuned, _forest(RandomForestClassifier, False))),
     "LP-RF": Judged("forest", partial(tuned, _forest(RandomForestClassifier, True))),
+    "LP-ET": Judged("extra", partial(tuned, _forest(ExtraTreesClassifier, True))),
     "Extra trees": Judged("forest", partial(tuned, _forest(ExtraTreesClassifier, False))),
     "ML-kNN": _of_labels("neighbours", MLkNN()),
     "IBLR-ML": _of_labels("iblr", IBLR()),
