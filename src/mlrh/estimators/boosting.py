@@ -70,7 +70,8 @@ class MLRHBoostingClassifier(JointClassifier):
         Share of features that a split chooses from.
     reg_lambda : float, default=5.0
         L2 penalty on the values of leaves. XGBoost's default of 1 is too weak for leaves as small as min_child_weight
-        allows: on six public sets the log-loss of held-out sets is lower with 5 on five and level on one.
+        allows: on six public sets the log-loss of held-out sets is lower with 5 on five and level on one
+        (docs/how-to-choose.md). For labels that only a few rows have, lower it to 1.
     max_bin : int, default=64
         Number of bins that the values of a feature are sorted into. XGBoost's default of 256 takes two to three times
         as long on some thousand rows, and is no better there.
