@@ -180,7 +180,7 @@ def test_verbose_says_on_standard_error_that_kernels_are_compiled(monkeypatch, c
 def many_words(seed=0, n_rows=300, n_labels=30):
     """Sparse features and more labels than the sums of a product keep in registers."""
     rng = np.random.default_rng(seed)
-    X = sparse.random_array((n_rows, 80), density=0.1, rng=rng, format="csr")
+    X = sparse.random_array((n_rows, 80), density=0.1, random_state=rng, format="csr")
     scores = (X @ rng.normal(size=(80, n_labels))) + rng.gumbel(size=(n_rows, n_labels))
     return X, (scores >= np.sort(scores, axis=1)[:, [-3]]).astype(np.int8) * (rng.random((n_rows, n_labels)) < 0.9)
 

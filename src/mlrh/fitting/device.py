@@ -47,6 +47,7 @@ class DeviceDesign:
         """Number of features of all rows."""
         return self.X.numel()
 
+    @property
     def in_float32(self):
         """The same rows with features in float32."""
         other = copy(self)
@@ -155,10 +156,11 @@ class DeviceRows:
         self._in_torch = mlrh.torch.label_space(space).to(device)
         self._biases = self._in_torch.bias_parts() if space.learns_bias else []
 
+    @property
     def in_float32(self):
         """The same rows with features, scores and losses in float32; sums over rows stay in float64."""
         other = copy(self)
-        other.design = self.design.in_float32()
+        other.design = self.design.in_float32
         return other
 
     def for_space(self, space):
@@ -281,7 +283,7 @@ class DeviceObjective(Objective):
         if self.design.X.dtype == torch.float32:
             return self
         other = copy(self)
-        other.rows = self.rows.in_float32()
+        other.rows = self.rows.in_float32
         other.design = other.rows.design
         return other
 

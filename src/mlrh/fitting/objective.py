@@ -102,7 +102,7 @@ class Objective:
         if not (pays and design.dtype == np.float64 and self.rows.are_complete) or design.in_float32 is None:
             return self
         other = copy(self)
-        other.rows = self.rows.in_float32()
+        other.rows = self.rows.in_float32
         other.design = other.rows.design
         return other
 

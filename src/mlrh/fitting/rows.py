@@ -192,6 +192,7 @@ class RowsInMemory(Rows):
 
     # Sums at parameters.
 
+    @property
     def in_float32(self):
         """The same rows with features, scores and the gradient in coef in float32; other sums stay in float64."""
         other = copy(self)
