@@ -219,7 +219,10 @@ def _finished_words(found):
     sets, _ = ranked_block(found)
     is_done = sum(found[name].n_splits == found[name].n_planned for name in sets) == len(SETS)
     so_far = "" if is_done else f"; so far {_sets_words(found, sets)}"
-    return f"All are tuned alike, by nested cross validation on the same splits{so_far}."
+    return (
+        "All are tuned by nested cross validation on the same splits, with grids that were fixed before; two of ours "
+        f"were fixed anew when the others were known{so_far}."
+    )
 
 
 # Standings and ranks
