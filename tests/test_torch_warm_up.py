@@ -38,6 +38,7 @@ def nothing_told(monkeypatch):
     monkeypatch.setattr(_telling, "_TOLD", [])
     monkeypatch.setattr(compiled, "_CALLED", set())
     monkeypatch.setattr(plans, "_PLANS", {})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
 
 def compile_by(monkeypatch, function):
@@ -198,6 +199,12 @@ def test_warm_up_leaves_nothing_to_compile_on_the_cpu(dtype, of_targets, compute
     step(dtype, of_targets)
     assert {name: list(kernel.signatures) for name, kernel in vars(of_new).items() if kernel.signatures} == before
     assert capsys.readouterr().err == ""
+
+
+def test_a_gpu_that_is_not_there_is_refused_in_a_sentence(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="torch finds no GPU for device='cuda:1'; leave it out to compile for the CPU"):
+        MLRHLoss(4).warm_up(20, device="cuda:1")
 
 
 def test_a_type_that_is_none_is_refused_in_a_sentence():

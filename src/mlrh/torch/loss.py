@@ -193,6 +193,8 @@ class MLRHLoss(torch.nn.Module):
         """
         is_dense = self.padding_index is None
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"torch finds no GPU for device={str(device)!r}; leave it out to compile for the CPU.")
         types = {"logits": dtype, "targets": targets or (dtype if is_dense else torch.int64)}
         for name, given in types.items():
             if not isinstance(given, torch.dtype):
