@@ -202,3 +202,20 @@ def test_a_heavy_set_that_knowledge_rules_out_costs_the_others_no_digits():
     d = ObservedSpace([[0, 0], [1, 0], [0, 1]], [0.0, 65536.0, -0.01485548818266530]).distribution([[0.0, 0.0]])
     marginal = d.condition([[0, np.nan]]).marginals()[0, 1]
     assert marginal == pytest.approx(1 / (1 + np.exp(0.01485548818266530)), rel=1e-14)
+
+
+def test_expectations_of_each_row_are_marginals_and_sizes_also_where_labels_are_known():
+    known = np.full((5, 6), -1, np.int8)
+    known[1, 2], known[2, [0, 3]], known[3], known[4, :5] = 1, [0, 1], [1, 0, 0, 1, 0, 0], 0
+    space, sets = SPACES[1], reference.sets_of_sizes(6, 2, 5)
+    known[4, 0] = 1
+    for asked, rows in ((space, np.full((5, 6), -1)), (space.given(known), known)):
+        log_partition, marginals, pmf = asked.row_expectations(ROWS[:5])
+        for i, row in enumerate(rows):
+            agree = sets[((row == -1) | (row == sets)).all(axis=1)]
+            sizes = agree.sum(axis=1)
+            weights = np.exp(agree @ ROWS[i] + SIZE_BIAS[sizes])
+            probs = weights / weights.sum()
+            np.testing.assert_allclose(log_partition[i], np.log(weights.sum()), rtol=1e-13)
+            np.testing.assert_allclose(marginals[i], probs @ agree, atol=1e-13)
+            np.testing.assert_allclose(pmf[i], np.bincount(sizes, probs, minlength=7), atol=1e-13)

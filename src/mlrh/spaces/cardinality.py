@@ -175,6 +175,10 @@ class CardinalitySpace(LabelSpace):
         log_partition, marginals, sizes = dispatch.expectations(scores, self._kernel_bias, weights, n_jobs=self.n_jobs)
         return log_partition, marginals, sizes[self.min_labels :]
 
+    def row_expectations(self, scores):
+        """Log-partition (n_samples,), marginals (n_samples, n_labels) and P(|y| = j) (n_samples, n_labels + 1)."""
+        return dispatch.row_expectations(scores, self._kernel_bias, n_jobs=self.n_jobs)
+
     def curvature(self, scores, direction, bias_direction, weights):
         """Derivatives of marginals and of weights @ P(|y| = j) as scores and biases move along the directions."""
         padded = np.zeros(self.max_labels + 1)
@@ -436,6 +440,18 @@ class ConditionedCardinality(LabelSpace):
             sizes[part.sizes] += some
         log_partition[self._impossible], marginals[self._impossible] = -np.inf, np.nan
         return log_partition.astype(scores.dtype), marginals, sizes[self.space.min_labels : self.space.max_labels + 1]
+
+    def row_expectations(self, scores):
+        """As that of the space, part by part."""
+        log_partition, marginals = self._score_of_present(scores), self._present.astype(scores.dtype)
+        pmf = np.zeros((len(scores), self.n_labels + 1), scores.dtype)
+        for part in self._parts:
+            log_sums, free_marginals, sizes = part.space.row_expectations(part.of_free(scores))
+            log_partition[part.rows] += log_sums
+            marginals[part.rows[:, None], part.free] = free_marginals
+            pmf[part.rows, part.n_present : part.n_present + sizes.shape[1]] = sizes
+        log_partition[self._impossible], marginals[self._impossible] = -np.inf, np.nan
+        return log_partition.astype(scores.dtype), marginals, pmf
 
     def curvature(self, scores, direction, bias_direction, weights):
         """Derivatives of marginals and of weights @ P(|y| = j) as scores and biases move along the directions."""

@@ -250,7 +250,9 @@ class OpenSpace(LabelSpace):
         space, blocks = self.with_bias(np.concatenate([cardinality.bias, self.set_bias])), []
         for start in range(0, len(scores), step):
             block = scores[start : start + step]
-            log_probs = space._log_weights(block) - cardinality.log_partition(block)[:, None]
+            # Not log_partition: a first fit would compile a kernel for that alone, which takes half a second.
+            log_cardinality, _, _ = cardinality.expectations(block, np.zeros(len(block)))
+            log_probs = space._log_weights(block) - log_cardinality[:, None]
             kept = log_probs > LOG_NEGLIGIBLE
             blocks.append((np.count_nonzero(kept, axis=1), np.nonzero(kept)[1], np.exp(log_probs[kept])))
         counts, indices, values = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
@@ -270,9 +272,10 @@ class OpenSpace(LabelSpace):
     def expectations(self, scores, weights):
         """Log-partition (n_samples,), marginals (n_samples, n_labels), weights @ P(size), P(seen set) (n_biases,)."""
         wide = _wide(scores)
-        log_cardinality, totals, shares, _, by_set, safe = self._sums(wide, weights)
+        log_cardinality, marginals, pmf = self._cardinality.row_expectations(wide)
+        totals, shares, _, by_set, safe = self._sums(wide, log_cardinality, weights)
         inverse = np.divide(1.0, totals, out=np.zeros(len(wide)), where=safe)
-        _, marginals, by_size = self._cardinality.expectations(wide, weights * inverse)
+        by_size = (weights * inverse) @ pmf[:, self.min_labels : self.max_labels + 1]
         log_partition = log_cardinality + np.log(totals, out=np.zeros(len(wide)), where=safe)
         before, marginals = marginals, np.clip(marginals * inverse[:, None] + shares, 0.0, 1.0)
         # by_set is exp(beta) q / T; the sizes have exp(beta) - 1 there, as the cardinality space has the 1.
@@ -301,9 +304,9 @@ class OpenSpace(LabelSpace):
         are corrected by a sum over the seen sets, as in `expectations`.
         """
         wide, n_sizes = _wide(scores), self.max_labels - self.min_labels + 1
-        log_cardinality, totals, _, _, _, safe = self._sums(wide, np.zeros(len(wide)))
+        log_cardinality, marginals, pmf = self._cardinality.row_expectations(wide)
+        totals, _, _, _, safe = self._sums(wide, log_cardinality, np.zeros(len(wide)))
         inverse = np.divide(1.0, totals, out=np.zeros(len(wide)), where=safe)
-        marginals, pmf = self._cardinality.marginals(wide), self._cardinality.cardinality_pmf(wide)
         biases = (self.size_bias[self._seen.counts], self._plain_set_bias())
         log_cardinality, counted = np.where(safe, log_cardinality, 0.0), np.where(safe, weights, 0.0)
         rows = np.flatnonzero(~safe)
@@ -339,7 +342,8 @@ class OpenSpace(LabelSpace):
 
     def log_partition(self, scores):
         wide = _wide(scores)
-        log_cardinality, totals, _, _, _, safe = self._sums(wide, np.zeros(len(wide)))
+        log_cardinality = self._cardinality.log_partition(wide)
+        totals, _, _, _, safe = self._sums(wide, log_cardinality, np.zeros(len(wide)))
         log_partition = log_cardinality + np.log(totals, out=np.zeros(len(wide)), where=safe)
         rows = np.flatnonzero(~safe)
         if len(rows):
@@ -348,9 +352,9 @@ class OpenSpace(LabelSpace):
 
     def cardinality_pmf(self, scores):
         wide = _wide(scores)
-        _, totals, _, sizes, _, safe = self._sums(wide, np.zeros(len(wide)))
+        log_cardinality, _, before = self._cardinality.row_expectations(wide)
+        totals, _, sizes, _, safe = self._sums(wide, log_cardinality, np.zeros(len(wide)))
         inverse = np.divide(1.0, totals, out=np.zeros(len(wide)), where=safe)
-        before = self._cardinality.cardinality_pmf(wide)
         pmf = np.clip(before * inverse[:, None] + sizes, 0.0, 1.0)
         rows = np.flatnonzero(~safe | _lost(pmf, before, inverse))
         if len(rows):
@@ -370,7 +374,7 @@ class OpenSpace(LabelSpace):
     def log_prob(self, scores, Y):
         # P(y) = exp(beta) q / T. Both logarithms are accurate and of ordinary size.
         wide, found = _wide(scores), self._seen.find(Y)
-        _, totals, _, _, _, safe = self._sums(wide, np.zeros(len(wide)))
+        totals, _, _, _, safe = self._sums(wide, self._cardinality.log_partition(wide), np.zeros(len(wide)))
         own = np.where(found >= 0, np.append(self.set_bias, 0.0)[found], 0.0)
         log_probs = self._cardinality.log_prob(wide, Y)
         log_probs += own - np.log(totals, out=np.zeros(len(wide)), where=safe)
@@ -432,7 +436,8 @@ class OpenSpace(LabelSpace):
 
     def expected(self, scores, Y, metric):
         wide = _wide(scores)
-        log_cardinality, totals, _, _, _, safe = self._sums(wide, np.zeros(len(wide)))
+        log_cardinality = self._cardinality.log_partition(wide)
+        totals, _, _, _, safe = self._sums(wide, log_cardinality, np.zeros(len(wide)))
         inverse = np.divide(1.0, totals, out=np.zeros(len(wide)), where=safe)
         before = self._cardinality.expected(wide, Y, metric)
         values = before * inverse
@@ -516,16 +521,15 @@ class OpenSpace(LabelSpace):
 
     # Sums over the seen sets.
 
-    def _sums(self, scores, weights):
-        """log Z_cardinality, T, what seen sets add to marginals and sizes, weights @ P(seen set), and safe rows."""
-        log_cardinality = self._cardinality.log_partition(scores)
+    def _sums(self, scores, log_cardinality, weights):
+        """T, what seen sets add to marginals and to sizes, weights @ P(seen set), and which rows are safe."""
         largest = np.maximum(scores.max(axis=1, initial=0.0), -scores.min(axis=1, initial=0.0))
         safe = (largest <= LARGEST_PLAIN) & (np.abs(log_cardinality) <= LARGEST_LOG_PARTITION)
         safe &= np.abs(self.bias).max(initial=0.0) <= LARGEST_PLAIN
         biases = (self.size_bias[self._seen.counts], self._plain_set_bias())
         inputs = (np.where(safe, log_cardinality, 0.0), self._known_or_none(), self._seen.as_given, biases, weights)
         totals, shares, sizes, by_set = seen_sets.sums(scores, *inputs, safe, n_jobs=self.n_jobs)
-        return log_cardinality, totals, shares, sizes, by_set, safe
+        return totals, shares, sizes, by_set, safe
 
     def _plain_set_bias(self):
         """Biases of the sets without those that no safe row can have, whose exponentials could overflow."""

@@ -55,6 +55,25 @@ def cardinality_pmf(scores, size_bias, *, n_jobs=None):
 
 def expectations(scores, size_bias, weights, *, n_jobs=None):
     """Log-partition (n_rows,), marginals (n_rows, n_labels) and weights @ pmf (max_labels + 1,)."""
+    log_partition, marginals, parts = _expectations(
+        scores, size_bias, lambda rows, pmf: weights[rows] @ pmf, n_jobs=n_jobs
+    )
+    return log_partition, marginals, sum(parts, start=np.zeros(len(size_bias)))
+
+
+def row_expectations(scores, size_bias, *, n_jobs=None):
+    """Log-partition (n_rows,), marginals (n_rows, n_labels) and probabilities of the sizes (n_rows, n_labels + 1)."""
+    pmf = np.zeros((len(scores), scores.shape[1] + 1), scores.dtype)
+
+    def keep(rows, block):
+        pmf[rows, : len(size_bias)] = block
+
+    log_partition, marginals, _ = _expectations(scores, size_bias, keep, n_jobs=n_jobs)
+    return log_partition, marginals, pmf
+
+
+def _expectations(scores, size_bias, use, *, n_jobs):
+    """Log-partition (n_rows,), marginals (n_rows, n_labels), and what use(rows, pmf) gives for each block of rows."""
     log_partition, marginals = np.empty(len(scores), scores.dtype), np.empty_like(scores)
 
     def work(rows):
@@ -62,10 +81,9 @@ def expectations(scores, size_bias, weights, *, n_jobs=None):
         outputs = (log_partition[rows], marginals[rows], pmf)
         huge = _run(_kernels("expectations", scores, size_bias), (_block(scores, rows), size_bias), outputs)
         _restore(log_partition[rows], huge)
-        return weights[rows] @ pmf
+        return use(rows, pmf)
 
-    parts = _over_blocks(work, scores, size_bias, n_jobs, at_least=FEW_ROWS)
-    return log_partition, marginals, sum(parts, start=np.zeros(len(size_bias)))
+    return log_partition, marginals, _over_blocks(work, scores, size_bias, n_jobs, at_least=FEW_ROWS)
 
 
 def curvature(scores, size_bias, direction, bias_direction, weights, *, n_jobs=None):

@@ -11,7 +11,7 @@ it is good where it is at least SAFE_SHARE; `trie` answers for the other rows.
 
 import numpy as np
 
-from mlrh._parallel import kernel, map_blocks
+from mlrh._parallel import kernel, kernel_part, map_blocks
 from mlrh._simd import LANES, exp_minus_abs, lane, load, splat, store, where_positive
 from mlrh.spaces._kernels.lanes import gather
 
@@ -217,7 +217,7 @@ def _fill_moments(
         _scatter(added, by_size, shares[first:], sizes[first:])
 
 
-@kernel
+@kernel_part
 def _scatter(added, by_size, shares, sizes):
     """Write what a group of rows has in its lanes to these rows; the last group may have fewer."""
     for v in range(min(LANES, shares.shape[0])):
@@ -227,7 +227,7 @@ def _scatter(added, by_size, shares, sizes):
             sizes[v, j] = by_size[j, v]
 
 
-@kernel
+@kernel_part
 def _gather_known(known, group, signs, n_present):
     """Write 1 for present labels, less than minus their number for absent ones; a set agrees if its sum is all of them.
 
@@ -255,17 +255,24 @@ def fit_biases(rows, indptr, indices, probs, weights, counts, strength, largest,
     diag(m) - m m' / t instead: m_s = sum_i weight_i P_is (1 - P_is) is its diagonal, and t is the sum of m and of the
     same for all sets without a bias together. Ends where a step gains too little. Biases stay within +-largest.
     """
-    n_sets, enough = len(bias), SMALL_GAIN * weights[rows].sum()
-    best, step, tried = np.inf, np.zeros(n_sets), bias.copy()
+    # By loops: numba takes two seconds to compile the assignment of an array to another and what else they need.
+    n_sets, enough = len(bias), 0.0
+    for i in rows:
+        enough += SMALL_GAIN * weights[i]
+    best, step, tried = np.inf, np.zeros(n_sets), np.empty(n_sets)
+    for s in range(n_sets):
+        tried[s] = bias[s]
     for _ in range(MAX_EVALUATIONS):
         value, expected, squares, others = _sums_of_biases(rows, indptr, indices, probs, weights, tried)
         for s in range(n_sets):
             value += (0.5 * strength * tried[s] - counts[s]) * tried[s]
         if not value < best:
-            step *= 0.5  # it was too long
+            for s in range(n_sets):
+                step[s] *= 0.5  # it was too long
         else:
             gain, best = best - value, value
-            bias[:] = tried
+            for s in range(n_sets):
+                bias[s] = tried[s]
             if gain < enough:
                 break
             # Sherman and Morrison: along is m . (gradient / (m + strength)), total is t - sum m^2 / (m + strength).
@@ -284,15 +291,17 @@ def fit_biases(rows, indptr, indices, probs, weights, counts, strength, largest,
             tried[s] = min(max(bias[s] + step[s], -largest), largest)
 
 
-@kernel
+@kernel_part
 def _sums_of_biases(rows, indptr, indices, probs, weights, bias):
     """Sums over rows, weighted: log T_i, P_is and P_is^2 of every set, U_i (1 - U_i) of all other sets together.
 
     Arguments are those of `fit_biases`. Here T_i is the sum of U_i, which is left for sets not in the row's list, and
     of all weights exp(bias_s) q_is: nothing is subtracted.
     """
-    value, others, weighed = 0.0, TINY, np.exp(bias)
+    value, others, weighed = 0.0, TINY, np.empty(len(bias))
     expected, squares = np.zeros(len(bias)), np.zeros(len(bias))
+    for s in range(len(bias)):
+        weighed[s] = np.exp(bias[s])
     for i in rows:
         total, left = 0.0, 1.0
         for entry in range(indptr[i], indptr[i + 1]):
@@ -326,7 +335,10 @@ def loss_of_biases(rows, indptr, indices, probs, weights, found, bias):
 def log_weights(scores, known, indptr, indices, biases, values):
     """Write the log-weights (n_rows, n_sets) of all sets, -inf where a set contradicts what is known."""
     for i in range(scores.shape[0]):
-        n_present = np.count_nonzero(known[i] == 1) if known.shape[0] > 0 else 0
+        n_present = 0
+        if known.shape[0] > 0:
+            for k in range(known.shape[1]):
+                n_present += known[i, k] == 1
         for s in range(biases.shape[0]):
             value, missing = biases[s], n_present
             for entry in range(indptr[s], indptr[s + 1]):
@@ -345,7 +357,10 @@ def log_weights_of(scores, sets, size_bias, values):
     """Write the log-weights (n_rows, n) of sets (n_rows, n, n_labels), summed in the order of `log_weights`."""
     for i in range(sets.shape[0]):
         for s in range(sets.shape[1]):
-            values[i, s] = size_bias[np.count_nonzero(sets[i, s])]
+            n_present = 0
+            for k in range(sets.shape[2]):
+                n_present += sets[i, s, k] == 1
+            values[i, s] = size_bias[n_present]
             for k in range(sets.shape[2]):
                 if sets[i, s, k] == 1:
                     values[i, s] += scores[i, k]
