@@ -2,8 +2,19 @@
 
 Ours is MLRHBoostingClassifier with the open label space. Theirs is XGBClassifier for one label after the other, with
 the same number of trees and the same settings. Both use the same number of threads.
+
+    python -m benchmarks.boosting
+
+prints how long fits of several sizes take with all cores as threads of XGBoost beside one, on idle cores and beside a
+process per core that never waits.
 """
 
+import multiprocessing
+import statistics
+import time
+from contextlib import contextmanager
+
+import numpy as np
 import xgboost
 
 from benchmarks import problems
@@ -38,3 +49,59 @@ def _lines(name, repeats, n_rounds):
     rows, features = X.shape
     case = f"{name} ({rows:,} x {features}, K={Y.shape[1]}), {n_rounds} rounds"
     yield raced(QUESTION, case, lambda: ours.fit(X, Y), "XGBClassifier per label", separate, repeats, target=TARGET)
+
+
+SIZES = {(2000, 50): 40, (5000, 100): 20, (20_000, 100): 10, (50_000, 200): 5}  # rows and features: rounds
+
+
+def main():
+    """Prints a line per size."""
+    for (n_rows, n_features), n_rounds in SIZES.items():
+        X, Y = synthetic(n_rows, n_features)
+        ratios = []
+        for n_busy in (0, multiprocessing.cpu_count()):
+            with busy(n_busy):
+                one, every = (seconds(X, Y, n_rounds, n_jobs) for n_jobs in (1, -1))
+            ratios.append(f"{one:6.2f} {every:6.2f} ({every / one:4.1f})")
+        print(f"{n_rows:6,} x {n_features:3}: one thread, all (ratio); idle {ratios[0]}, busy {ratios[1]}", flush=True)
+
+
+def synthetic(n_rows, n_features, n_labels=10):
+    """Normal features, and the labels with linear scores above 1, the highest at least."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n_rows, n_features))
+    scores = X @ rng.standard_normal((n_features, n_labels)) * 2 / n_features**0.5
+    return X, (scores >= np.minimum(scores.max(axis=1, keepdims=True), 1)).astype(int)
+
+
+def seconds(X, Y, n_rounds, n_jobs):
+    """Median seconds of three fits after one that is not counted."""
+    model = MLRHBoostingClassifier(n_estimators=n_rounds, n_jobs=n_jobs, label_space="cardinality", random_state=0)
+    took = []
+    for _ in range(4):
+        begin = time.perf_counter()
+        model.fit(X, Y)
+        took.append(time.perf_counter() - begin)
+    return statistics.median(took[1:])
+
+
+@contextmanager
+def busy(n_processes):
+    """A block beside which so many processes compute."""
+    others = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(n_processes)]
+    for other in others:
+        other.start()
+    try:
+        yield
+    finally:
+        for other in others:
+            other.terminate()
+
+
+def _spin():
+    while True:
+        pass
+
+
+if __name__ == "__main__":
+    main()

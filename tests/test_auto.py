@@ -113,6 +113,11 @@ def test_every_line_of_the_leaderboard_is_that_of_a_pipeline_written_out(metric,
     assert model.decision == metric
 
 
+def test_what_is_chosen_has_as_many_threads_as_the_search_has_processes(tiny_grids):
+    model = MLRHAuto(scores="linear", quality="fast", cv=3, time_budget=None, n_jobs=1).fit(X, Y)
+    assert model.best_estimator_[-1].n_jobs == 1
+
+
 def test_the_best_value_of_a_path_is_taken(tiny_grids):
     model = MLRHAuto(scores="rbf", quality="fast", label_space="observed", cv=3, time_budget=None).fit(X, Y)
     losses = {

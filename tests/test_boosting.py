@@ -1,5 +1,7 @@
 """Boosted trees under a label space: beside separate boosters, enumeration, and scikit-learn's checks."""
 
+import json
+import pickle
 import subprocess
 import sys
 
@@ -14,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mlrh import MLRHBoostingClassifier
+from mlrh.estimators import boosting
 from mlrh.estimators.boosting import _Course, _without_features
 from mlrh.spaces import CardinalitySpace, ObservedSpace
 
@@ -202,6 +205,36 @@ def test_random_state_decides_what_is_drawn():
     )
     np.testing.assert_array_equal(first, same)
     assert np.abs(first - other).max() > 1e-3
+
+
+def threads_of(booster):
+    return int(json.loads(booster.save_config())["learner"]["generic_param"]["nthread"])
+
+
+@pytest.mark.parametrize(("n_jobs", "entries", "expected"), [(None, 801, 1), (None, 200, 4), (3, 801, 3), (None, 1, 5)])
+def test_xgboost_starts_no_more_threads_unasked_than_pay_for_the_rows(monkeypatch, n_jobs, entries, expected):
+    seen, update = [], xgboost.Booster.update
+
+    def watched(booster, *arguments, **options):
+        seen.append(threads_of(booster))
+        update(booster, *arguments, **options)
+
+    monkeypatch.setattr(boosting, "effective_threads", lambda n_jobs: n_jobs or 5)
+    monkeypatch.setattr(boosting, "ENTRIES_PER_THREAD", entries)  # X has 800
+    monkeypatch.setattr(xgboost.Booster, "update", watched)
+    MLRHBoostingClassifier(n_estimators=1, n_jobs=n_jobs).fit(*rows())
+    assert seen == [expected]
+
+
+def test_predictions_are_made_by_one_thread_for_each_block_of_rows(monkeypatch):
+    X, Y = rows()
+    model = MLRHBoostingClassifier(n_estimators=5, n_jobs=2, random_state=0).fit(X, Y)
+    assert threads_of(model.booster_) == threads_of(pickle.loads(pickle.dumps(model)).booster_) == 1
+    in_one_block = [model.decision_function(own) for own in (X, sparse.csr_array(X))]
+    monkeypatch.setattr(boosting, "ENTRIES_PER_BLOCK", 4 * 30)  # of 4 features
+    assert len(model._compared(X)) == 7
+    for own, scores in zip((X, sparse.csr_array(X)), in_one_block, strict=True):
+        np.testing.assert_array_equal(model.decision_function(own), scores)
 
 
 def test_without_xgboost_the_error_says_what_to_install(monkeypatch):

@@ -31,6 +31,7 @@ from mlrh import _fitted
 from mlrh._archives import SCALARS, SCHEMA, Budget, Foreign, Object, Refused, plain_tree, read_json
 from mlrh._budget import max_bytes
 from mlrh._files import replacing
+from mlrh.estimators.boosting import OF_PREDICTIONS
 from mlrh.estimators.linear import _KeptRows
 from mlrh.spaces import LabelSpace
 
@@ -605,7 +606,7 @@ class _Decoder:
                 f"{self._shown} holds boosted trees of XGBoost {saved[0]}.{saved[1]}, which {here[0]}.{here[1]} would "
                 "read otherwise; update XGBoost."
             )
-        return xgboost.Booster(model_file=bytearray(text))
+        return xgboost.Booster(OF_PREDICTIONS, model_file=bytearray(text))
 
     def _compressed(self, kind, shape, data, indices, indptr):
         matrix = COMPRESSED[kind]((data, indices, indptr), shape=tuple(self(shape)))

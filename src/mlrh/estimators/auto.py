@@ -111,7 +111,8 @@ class MLRHAuto(_targets.SetClassifier):
     random_state : int, default=0
         Of the folds and of boosting.
     n_jobs : int, default=None
-        Processes. None: all cores where the work takes longer than some seconds.
+        Processes of the search, and threads of what is chosen. None: all cores where the work takes longer than some
+        seconds.
     verbose : int, default=0
         1 prints a line per fit.
 
@@ -228,7 +229,8 @@ class MLRHAuto(_targets.SetClassifier):
             entries += judge.pool(entries)
         entries.sort(key=judge.loss)  # stable: of equals, what was tried first stays first
         best = entries[0]
-        fitted.best_estimator_ = _fit_to_all(task, best, columns, self.random_state, DECISIONS[self.metric])
+        options = {"decision": DECISIONS[self.metric], "n_jobs": self.n_jobs}
+        fitted.best_estimator_ = _fit_to_all(task, best, columns, self.random_state, options)
         steps.tell("fit to all rows")
         fitted.leaderboard_ = [judge.row(entry) for entry in entries]
         fitted.validation_, fitted.notes_ = judge.validation(best), notes
@@ -706,26 +708,25 @@ def _seconds_of_last_fit(entries, n_folds):
     return sum(by_kind.values())
 
 
-def _fit_to_all(task, entry, columns, random_state, decision):
-    """The chosen model fitted to all rows."""
+def _fit_to_all(task, entry, columns, random_state, options):
+    """The chosen model fitted to all rows; options are parameters of its classifiers."""
     if entry.candidate is not None:
-        estimator = _pipeline(task, entry, columns, random_state, decision)
+        estimator = _pipeline(task, entry, columns, random_state, options)
     else:
-        pipelines = [_pipeline(task, member, columns, random_state, decision) for member in entry.members]
+        pipelines = [_pipeline(task, member, columns, random_state, options) for member in entry.members]
         members = [(f"member {number}", own) for number, own in enumerate(pipelines, start=1)]
-        estimator = PooledSets(members, weights=list(entry.weights), decision=decision)
+        estimator = PooledSets(members, weights=list(entry.weights), decision=options["decision"])
     name = None if task.weights_name is None else _held_out.name_of_weights(estimator)
     return replace(task, estimator=estimator, weights_name=name).fit(np.flatnonzero(task.weights > 0))
 
 
-def _pipeline(task, entry, columns, random_state, decision):
+def _pipeline(task, entry, columns, random_state, options):
     """The pipeline of a candidate at its value, not fitted."""
     candidate = entry.candidate
     preprocessor, present = candidate.preprocessor(task.X, columns), task.weights > 0
     # The unit of gamma is that of the rows as the classifier gets them.
     X = task.X[present] if preprocessor is None else preprocessor.fit_transform(task.X[present])
-    own = {candidate.parameter: entry.value}
-    classifier = candidate.classifier(X, columns, random_state, decision=decision, **own)
+    classifier = candidate.classifier(X, columns, random_state, **options, **{candidate.parameter: entry.value})
     return make_pipeline(classifier) if preprocessor is None else make_pipeline(preprocessor, classifier)
 
 

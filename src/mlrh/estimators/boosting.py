@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from mlrh import _sklearn
 from mlrh._indicators import UNKNOWN
-from mlrh._parallel import effective_threads
+from mlrh._parallel import effective_threads, map_blocks
 from mlrh._sklearn import Interval
 from mlrh.estimators import _categories, _whole_fit
 from mlrh.estimators._base import NOTED_OF_X, WEIGHTS, JointClassifier
@@ -33,6 +33,12 @@ from mlrh.model_selection import MultilabelStratifiedShuffleSplit
 LEAST_CURVATURE = 1e-16  # of a row in a tree, as in XGBoost's own objectives: a leaf divides by their sum
 START_TOL, START_MAX_ITER = 1e-10, 200  # of the fit without features, which is as good as exact and takes no time
 LARGEST_FEATURE = float(np.finfo(np.float32).max)  # XGBoost keeps features in float32
+# Of X, for each thread of XGBoost that is started unasked. Its threads wait for each other by spinning, after every
+# level of every tree: with less work in between, two took 1.3 to 2.8 times as long as one, and on busy cores 13 to 17
+# times (python -m benchmarks.boosting).
+ENTRIES_PER_THREAD = 2_500_000
+OF_PREDICTIONS = {"nthread": 1}  # rows are shared out among our own threads, which don't spin
+ENTRIES_PER_BLOCK = 1_000_000  # of X, in a prediction: some milliseconds of work
 OF_BOOSTER = (  # parameters that are XGBoost's own
     *("learning_rate", "max_depth", "min_child_weight", "subsample", "colsample_bynode"),
     *("reg_lambda", "max_bin"),
@@ -87,7 +93,7 @@ class MLRHBoostingClassifier(JointClassifier):
     random_state : int, RandomState instance or None, default=None
         For the rows and features drawn, and for the rows held out.
     n_jobs : int, default=None
-        Threads of fit. None: all cores.
+        Threads. None: all cores, but for XGBoost only as many as pay for so many rows and features, mostly one.
     verbose : int, default=0
         1 prints a line per round.
 
@@ -235,7 +241,8 @@ class MLRHBoostingClassifier(JointClassifier):
         xgboost = _xgboost()
         random = check_random_state(self.random_state)
         training, held_out = self._parts(problem, random)
-        matrix = partial(xgboost.QuantileDMatrix, max_bin=self.max_bin, **self._reading(problem.noted))
+        n_threads = self._n_threads(problem.X)
+        matrix = partial(xgboost.QuantileDMatrix, max_bin=self.max_bin, **self._reading(problem.noted, n_threads))
         trained = matrix(problem.X[training], weight=problem.weights[training])
         watched = None
         if held_out is not None:
@@ -248,7 +255,7 @@ class MLRHBoostingClassifier(JointClassifier):
             "num_target": problem.space.n_labels,
             "base_score": 0.0,
             "seed": int(random.randint(2**31 - 1)),
-            "nthread": effective_threads(self.n_jobs),
+            "nthread": n_threads,
         }
         booster = xgboost.Booster(options, [trained] if watched is None else [trained, watched.rows])
         course = _Course(problem.space, problem.Y[training], problem.weights[training], self.learning_rate)
@@ -257,10 +264,12 @@ class MLRHBoostingClassifier(JointClassifier):
     def _keep(self, problem, boosting, n_rounds):
         """Set the fitted attributes, all in one step."""
         space = boosting.course.space_after(n_rounds)
+        booster = boosting.booster[:n_rounds]  # a copy, without the training rows that the other one holds
+        booster.set_param(OF_PREDICTIONS)
         fitted = {
             **problem.noted,
             **space.fitted_attributes(),
-            "booster_": boosting.booster[:n_rounds],  # a copy, without the training rows that the other one holds
+            "booster_": booster,
             "intercept_": boosting.course.intercept,
             "classes_": problem.form.classes,
             "label_space_": space,
@@ -297,12 +306,18 @@ class MLRHBoostingClassifier(JointClassifier):
         return tags
 
     def _compared(self, X):
-        """X as XGBoost reads it, in a list of one."""
-        return [_xgboost().DMatrix(self._validate_X(X, reset=False), **self._reading(vars(self)))]
+        """Blocks of rows of X as XGBoost reads them, a list."""
+        X = self._validate_X(X, reset=False)
+        matrix = partial(_xgboost().DMatrix, **self._reading(vars(self), OF_PREDICTIONS["nthread"]))
+        rows_per_block = max(1, ENTRIES_PER_BLOCK // X.shape[1])
+        return map_blocks(lambda rows: matrix(X[rows]), X.shape[0], rows_per_block=rows_per_block, n_jobs=self.n_jobs)
 
     def _scores_of(self, compared):
-        margins = self.booster_.predict(compared[0], output_margin=True)
-        return self.intercept_ + _margins(margins, len(self.intercept_))
+        def work(blocks):
+            return [self.booster_.predict(block, output_margin=True) for block in compared[blocks]]
+
+        parts = map_blocks(work, len(compared), rows_per_block=1, n_jobs=self.n_jobs)
+        return self.intercept_ + _margins(np.concatenate([part for (part,) in parts]), len(self.intercept_))
 
     def _validate_X(self, X, *, reset):
         X = _categories.validated(self, X, reset=reset)
@@ -320,10 +335,16 @@ class MLRHBoostingClassifier(JointClassifier):
                 f"positive weights from {positive.min():g} to {positive.max():g}. Scale them."
             )
 
-    def _reading(self, noted):
+    def _n_threads(self, X):
+        """Threads of XGBoost for the rows of X."""
+        threads = effective_threads(self.n_jobs)
+        return threads if self.n_jobs is not None else min(threads, max(1, X.size // ENTRIES_PER_THREAD))
+
+    @staticmethod
+    def _reading(noted, n_threads):
         """Options for reading rows: which features are categories."""
         kinds = ["c" if d in noted["_categories"] else "q" for d in range(noted["n_features_in_"])]
-        return {"feature_types": kinds, "enable_categorical": True, "nthread": effective_threads(self.n_jobs)}
+        return {"feature_types": kinds, "enable_categorical": True, "nthread": n_threads}
 
     def _parts(self, problem, random):
         """Numbers of the rows to fit to, and of the rows held out for early stopping or None."""
