@@ -127,6 +127,24 @@ def test_the_best_value_of_a_path_is_taken(tiny_grids):
     assert model.leaderboard_[0]["C"] == min(losses, key=losses.get)
 
 
+def test_a_path_ends_where_the_held_out_log_loss_has_risen_unless_the_metric_decides(monkeypatch):
+    fitted, settle = [], MLRHClassifier._settle
+    monkeypatch.setattr(auto, "LINEAR_C", (1e-3, 1e3, 1e4, 1e5))
+
+    def watched(classifier, *arguments, **options):
+        fitted.append(classifier.C)
+        return settle(classifier, *arguments, **options)
+
+    monkeypatch.setattr(MLRHClassifier, "_settle", watched)
+    options = {"scores": "linear", "label_space": "cardinality", "cv": 3, "time_budget": None, "n_jobs": 1}
+    noise = np.random.default_rng(0).normal(size=(len(X), 20))  # which a weak penalty fits to
+    MLRHAuto(**options).fit(noise, Y)
+    assert fitted == 3 * [1e-3, 1e3] + [1e-3]
+    fitted.clear()
+    MLRHAuto(select_by="metric", **options).fit(noise, Y)
+    assert fitted[:-1] == 3 * [1e-3, 1e3, 1e4, 1e5]
+
+
 def test_selecting_by_the_metric_orders_the_leaderboard_by_it(tiny_grids):
     model = MLRHAuto(metric="hamming", select_by="metric", quality="fast", time_budget=None).fit(X, Y)
     losses = [line["hamming"] for line in model.leaderboard_]

@@ -1,6 +1,7 @@
 """MLRHAuto: kind of scores, label space and settings chosen by held-out rows, within a time budget.
 
-A candidate is a kind of scores (linear, RBF, boosted trees) with a label space, and a path of values of C or of rounds.
+A candidate is a kind of scores (linear, RBF, boosted trees) with a label space, and a path of values of C or of rounds
+that ends where held-out rows have become less likely.
 All candidates answer for the same held-out rows, each fitted to the rows outside a fold. What they answered also gives
 the weights of a pool of the best ones. Only what is chosen is fitted to all rows.
 """
@@ -61,6 +62,9 @@ SERIAL_SECONDS = 20.0  # of computing here before processes are started: their s
 
 MEMBERS_PER_SCORES = 2  # of a pool, of each kind of scores: more of one kind are hardly different (docs/pools.md)
 LEAST_WEIGHT = 0.02  # of a member: with less it costs the time of a prediction and changes next to nothing
+# Times the least log-loss of a path so far: beyond, the path ends. The next value would be worse still, and costs most:
+# on emotions, whose boosted trees are best after 50 or 100 rounds, all 400 took nine tenths of a search.
+LOST = 1.02
 SHOWN = 5  # candidates that a note names
 DECIMALS = 12  # of figures that are compared, so that rounding decides no tie
 
@@ -244,7 +248,9 @@ class MLRHAuto(_targets.SetClassifier):
         found: dict[_Candidate, dict] = {candidate: {} for candidate in candidates}
         n_folds = len(judge.folds)
         tasks = [(candidate, number) for candidate in candidates for number in range(n_folds)]
-        work = _Evaluation(judge.task, judge.folds, judge.metric, columns, self.random_state, SEARCH_TOL)
+        # What is best by a metric may lie beyond what is best by log-loss.
+        lost = np.inf if self.select_by == "metric" else LOST
+        work = _Evaluation(judge.task, judge.folds, judge.metric, columns, self.random_state, SEARCH_TOL, lost)
         try:
             with closing(_as_they_come(work, tasks, self.n_jobs)) as results:
                 for place, result in results:
@@ -515,9 +521,10 @@ class _Evaluation:
     columns: _Columns
     random_state: int
     tol: float
+    lost: float
 
     def __call__(self, work):
-        """The _Parts of a candidate for a fold, one for each value of its path, and the seconds that it took."""
+        """The _Parts of a candidate for a fold, one for each value of its path up to its end, and the seconds taken."""
         (candidate, number), begin = work, time.perf_counter()
         # By one thread and without warnings: those of the last fit are the ones that count.
         with warnings.catch_warnings(), threadpool_limits(1):
@@ -534,14 +541,23 @@ class _Evaluation:
         options = {"n_jobs": 1} if candidate.scores == "boosted" else {"n_jobs": 1, "tol": self.tol}
         classifier = candidate.classifier(X, self.columns, self.random_state, **options)
         weights = None if (self.task.weights == 1).all() else self.task.weights[train]
-        parts, compared = [], None
+        parts, compared, least = [], None, np.inf
         for fitted in classifier._fit_path(X, self.task.y[train], candidate.values, weights):
             if not isinstance(compared, list):  # kernel values are the same along the path
                 compared = fitted._compared(X_held_out)
             distribution = fitted._distribution_of(fitted._scores_of(compared))
             form, truth, is_known = _held_out.form_and_truth(self.task, fitted, rows)
             parts.append(_part(distribution, truth, is_known, form, self.metric))
+            loss = self.task.weights[rows] @ _losses(parts[-1].log_probs)
+            if loss > self.lost * least:
+                break
+            least = min(least, loss)
         return parts
+
+
+def _losses(log_probs):
+    """Log-losses of sets, each probability at least FLOOR."""
+    return -np.maximum(log_probs, np.log(FLOOR))
 
 
 def _part(distribution, truth, is_known, form, metric):
@@ -556,7 +572,7 @@ def _part(distribution, truth, is_known, form, metric):
         log_probs = distribution.log_prob_of_known(np.where(truth == UNKNOWN, np.nan, truth))
     log_probs = np.where(is_known, log_probs, -np.inf).astype(np.float64)
     if metric == "log_loss":
-        gains = np.maximum(log_probs, np.log(FLOOR))
+        gains = -_losses(log_probs)
     else:
         own, true = (predicted == 1) & (truth != UNKNOWN), truth == 1
         counts = (np.count_nonzero(cell, axis=1) for cell in (own & true, own & ~true, true & ~own))
@@ -580,7 +596,7 @@ class _Judge:
 
     def log_loss(self, parts):
         log_probs = np.concatenate([part.log_probs for part in parts])
-        return float(np.average(-np.maximum(log_probs, np.log(FLOOR)), weights=self._weights))
+        return float(np.average(_losses(log_probs), weights=self._weights))
 
     def gain(self, parts):
         return float(np.average(np.concatenate([part.gains for part in parts]), weights=self._weights))
@@ -593,8 +609,8 @@ class _Judge:
         return round(-self.gain(parts) if self._by_metric else self.log_loss(parts), DECIMALS)
 
     def entry(self, candidate, results):
-        """The entry of a candidate at its best value; results are those of `_evaluated` for each fold."""
-        paths = list(zip(*(parts for parts, _ in results), strict=True))
+        """The entry of a candidate at its best value; results are those of `_Evaluation` for each fold."""
+        paths = list(zip(*(parts for parts, _ in results), strict=False))  # some folds end a path before others
         place = int(np.argmin([self._loss(parts) for parts in paths]))
         seconds, value = sum(own for _, own in results), candidate.values[place]
         return _Entry(candidate.named(value), list(paths[place]), seconds, candidate, value)
