@@ -176,7 +176,7 @@ class CardinalitySpace(LabelSpace):
         return log_partition, marginals, sizes[self.min_labels :]
 
     def row_expectations(self, scores):
-        """Log-partition (n_samples,), marginals (n_samples, n_labels) and P(|y| = j) (n_samples, n_labels + 1)."""
+        """Log-partition (n_samples,), marginals (n_samples, n_labels) and P(|y| = j) (n_samples, max_labels + 1)."""
         return dispatch.row_expectations(scores, self._kernel_bias, n_jobs=self.n_jobs)
 
     def curvature(self, scores, direction, bias_direction, weights):
@@ -444,7 +444,7 @@ class ConditionedCardinality(LabelSpace):
     def row_expectations(self, scores):
         """As that of the space, part by part."""
         log_partition, marginals = self._score_of_present(scores), self._present.astype(scores.dtype)
-        pmf = np.zeros((len(scores), self.n_labels + 1), scores.dtype)
+        pmf = np.zeros((len(scores), self.space.max_labels + 1), scores.dtype)
         for part in self._parts:
             log_sums, free_marginals, sizes = part.space.row_expectations(part.of_free(scores))
             log_partition[part.rows] += log_sums

@@ -275,7 +275,7 @@ class OpenSpace(LabelSpace):
         log_cardinality, marginals, pmf = self._cardinality.row_expectations(wide)
         totals, shares, _, by_set, safe = self._sums(wide, log_cardinality, weights)
         inverse = np.divide(1.0, totals, out=np.zeros(len(wide)), where=safe)
-        by_size = (weights * inverse) @ pmf[:, self.min_labels : self.max_labels + 1]
+        by_size = (weights * inverse) @ pmf[:, self.min_labels :]
         log_partition = log_cardinality + np.log(totals, out=np.zeros(len(wide)), where=safe)
         before, marginals = marginals, np.clip(marginals * inverse[:, None] + shares, 0.0, 1.0)
         # by_set is exp(beta) q / T; the sizes have exp(beta) - 1 there, as the cardinality space has the 1.
@@ -313,10 +313,10 @@ class OpenSpace(LabelSpace):
 
         def along(direction, bias_direction):
             direction = np.ascontiguousarray(_wide(direction))
-            of_sizes, of_sets = np.zeros(self.n_labels + 1), np.asarray(bias_direction[n_sizes:], np.float64)
-            of_sizes[self.min_labels : self.max_labels + 1] = bias_direction[:n_sizes]
+            of_sizes, of_sets = np.zeros(self.max_labels + 1), np.asarray(bias_direction[n_sizes:], np.float64)
+            of_sizes[self.min_labels :] = bias_direction[:n_sizes]
             means = (marginals * direction).sum(axis=1) + pmf @ of_sizes
-            inputs = (log_cardinality, means, self._known_or_none(), self._seen.as_given, biases)
+            inputs = (log_cardinality, means, self._known_or_none(), self._sets_for_sums, biases)
             directions = (of_sizes[self._seen.counts], of_sets)
             total_means, shares, sizes, by_set = seen_sets.moments(
                 wide, direction, *inputs, directions, weights, safe, n_jobs=self.n_jobs
@@ -328,7 +328,7 @@ class OpenSpace(LabelSpace):
             offset = (means - total_means) * inverse
             d_marginals = d_marginals * inverse[:, None] + marginals * offset[:, None] + shares
             of_rows = (counted * offset) @ pmf + counted @ sizes
-            by_size = by_size + of_rows[self.min_labels : self.max_labels + 1]
+            by_size = by_size + of_rows[self.min_labels :]
             if len(rows):
                 d_marginals[rows], rest = LabelSpace.curvature(
                     self._of_rows(rows), wide[rows], direction[rows], bias_direction, weights[rows]
@@ -358,9 +358,8 @@ class OpenSpace(LabelSpace):
         pmf = np.clip(before * inverse[:, None] + sizes, 0.0, 1.0)
         rows = np.flatnonzero(~safe | _lost(pmf, before, inverse))
         if len(rows):
-            pmf[rows] = 0.0
-            pmf[rows, : self.max_labels + 1] = self._by_trie(wide, rows)[2]
-        return pmf.astype(scores.dtype, copy=False)
+            pmf[rows] = self._by_trie(wide, rows)[2]
+        return np.pad(pmf, ((0, 0), (0, self.n_labels - self.max_labels))).astype(scores.dtype, copy=False)
 
     def log_weight(self, scores, Y):
         sizes, found = np.count_nonzero(Y, axis=1), self._seen.find(Y)
@@ -527,9 +526,14 @@ class OpenSpace(LabelSpace):
         safe = (largest <= LARGEST_PLAIN) & (np.abs(log_cardinality) <= LARGEST_LOG_PARTITION)
         safe &= np.abs(self.bias).max(initial=0.0) <= LARGEST_PLAIN
         biases = (self.size_bias[self._seen.counts], self._plain_set_bias())
-        inputs = (np.where(safe, log_cardinality, 0.0), self._known_or_none(), self._seen.as_given, biases, weights)
+        inputs = (np.where(safe, log_cardinality, 0.0), self._known_or_none(), self._sets_for_sums, biases, weights)
         totals, shares, sizes, by_set = seen_sets.sums(scores, *inputs, safe, n_jobs=self.n_jobs)
         return totals, shares, sizes, by_set, safe
+
+    @property
+    def _sets_for_sums(self):
+        """The seen sets as `seen_sets.sums` takes them: (indptr, indices), and the number of sizes."""
+        return *self._seen.as_given, self.max_labels + 1
 
     def _plain_set_bias(self):
         """Biases of the sets without those that no safe row can have, whose exponentials could overflow."""

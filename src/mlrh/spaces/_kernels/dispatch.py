@@ -62,11 +62,11 @@ def expectations(scores, size_bias, weights, *, n_jobs=None):
 
 
 def row_expectations(scores, size_bias, *, n_jobs=None):
-    """Log-partition (n_rows,), marginals (n_rows, n_labels) and probabilities of the sizes (n_rows, n_labels + 1)."""
-    pmf = np.zeros((len(scores), scores.shape[1] + 1), scores.dtype)
+    """Log-partition (n_rows,), marginals (n_rows, n_labels) and probabilities of the sizes (n_rows, max_labels + 1)."""
+    pmf = np.empty((len(scores), len(size_bias)), scores.dtype)
 
     def keep(rows, block):
-        pmf[rows, : len(size_bias)] = block
+        pmf[rows] = block
 
     log_partition, marginals, _ = _expectations(scores, size_bias, keep, n_jobs=n_jobs)
     return log_partition, marginals, pmf

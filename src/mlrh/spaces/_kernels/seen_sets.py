@@ -26,13 +26,15 @@ TARGET_OPERATIONS = 500_000  # of one block: about a millisecond, short enough t
 def sums(scores, log_cardinality, known, sets, biases, weights, safe, *, n_jobs=None):
     """T (n_rows,), what the listed sets add to marginals and to probabilities of sizes, and weights @ P(s) (n_sets,).
 
-    They add sum_s (exp(beta_s) - 1) q_s y_s / T (n_rows, n_labels), and the same sums over the sets of one size.
-    log_cardinality (n_rows,) is log Z_cardinality. `sets` is (indptr, indices), `biases` the pair (bias of the size of
-    each set, beta), `known` (n_rows or 0, n_labels) what is known of the rows. `safe` says which rows can be answered
-    in plain floating point; a row whose T is below SAFE_SHARE is unmarked there. Rows that are not safe are not
-    counted in the last result and have no meaning in the others.
+    They add sum_s (exp(beta_s) - 1) q_s y_s / T (n_rows, n_labels), and the same sums over the sets of one size
+    (n_rows, n_sizes). log_cardinality (n_rows,) is log Z_cardinality. `sets` is (indptr, indices, n_sizes), with the
+    sizes 0, ..., n_sizes - 1, `biases` the pair (bias of the size of each set, beta), `known` (n_rows or 0, n_labels)
+    what is known of the rows. `safe` says which rows can be answered in plain floating point; a row whose T is below
+    SAFE_SHARE is unmarked there. Rows that are not safe are not counted in the last result and have no meaning in the
+    others.
     """
-    totals, shares, sizes = np.empty(len(scores)), np.empty(scores.shape), np.empty((len(scores), scores.shape[1] + 1))
+    *sets, n_sizes = sets
+    totals, shares, sizes = np.empty(len(scores)), np.empty(scores.shape), np.empty((len(scores), n_sizes))
     size_bias, set_bias = biases
     raised, weighed = np.expm1(set_bias), np.exp(set_bias)
 
@@ -55,8 +57,9 @@ def moments(scores, direction, log_cardinality, means, known, sets, biases, dire
     entries of `directions` for the bias of its size and of the set. means (n_rows,) is E[u] in the cardinality space,
     where sets have no bias of their own. Rows marked in `safe` are answered; other arguments are those of `sums`.
     """
+    *sets, n_sizes = sets
     total_means, shares = np.empty(len(scores)), np.empty(scores.shape)
-    sizes, (size_bias, set_bias) = np.empty((len(scores), scores.shape[1] + 1)), biases
+    sizes, (size_bias, set_bias) = np.empty((len(scores), n_sizes)), biases
     raised, weighed = np.expm1(set_bias), np.exp(set_bias)
 
     def work(rows):
