@@ -49,11 +49,14 @@ def test_losses_and_marginals_equal_the_tree_of_products(kind, n_labels, max_lab
 
 
 @pytest.mark.parametrize("kind", ["start", "trained", "certain", "equal"])
-@pytest.mark.parametrize(("n_labels", "max_labels"), [(1024, 4), (1024, 8), (600, 20), (100, 10), (20, 20)])
+@pytest.mark.parametrize(("n_labels", "max_labels"), [(1024, 4), (1024, 8), (1024, 20), (100, 10), (20, 20)])
 def test_compiled_code_serves_the_rows_that_training_meets(kind, n_labels, max_labels, generator):
     scores, bias = scores_like(kind, 200, n_labels, generator), torch.zeros(max_labels + 1)
-    *_, summary = compiled.summarise(scores, None, bias, dispatch._n_heavy(n_labels, max_labels))
-    assert not summary.numbers[:, 0].isnan().any()
+    if n_labels <= 100:
+        _, _, marked, _ = compiled.expectations(scores, None, bias, keep=False)
+    else:
+        *_, (marked, _, _) = compiled.summarise(scores, None, bias, dispatch._n_heavy(n_labels, max_labels))
+    assert not marked[:, 0].isnan().any()
 
 
 def test_a_row_with_more_heavy_labels_than_there_is_room_for_is_left_to_the_tree():

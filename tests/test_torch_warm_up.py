@@ -163,13 +163,13 @@ class NotCompiled:
     """The kernels of the CPU as in a new environment: their functions are compiled anew, and nothing is kept."""
 
     def __init__(self):
-        for name in ("summarise", "differentiate", "count_others"):
+        for name in ("expectations", "summarise", "differentiate", "count_others"):
             setattr(self, name, njit(getattr(kernels, name).py_func))
 
 
-def step(dtype, of_targets=None):
-    scores = torch.zeros(3, 5, dtype=dtype, requires_grad=True)
-    MLRHLoss(2)(scores, torch.eye(3, 5, dtype=of_targets or dtype)).backward()
+def step(dtype, of_targets=None, n_labels=5):
+    scores = torch.zeros(3, n_labels, dtype=dtype, requires_grad=True)
+    MLRHLoss(2)(scores, torch.eye(3, n_labels, dtype=of_targets or dtype)).backward()
 
 
 def test_compiling_for_the_cpu_is_told_once(monkeypatch, capsys):
@@ -183,20 +183,21 @@ def test_compiling_for_the_cpu_is_told_once(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "of_targets", "computed_in"),
+    ("dtype", "of_targets", "n_labels", "computed_in"),
     [
-        (torch.bfloat16, None, {"summarise": "float32", "differentiate": "float32"}),
-        (torch.float64, None, dict.fromkeys(("summarise", "differentiate", "count_others"), "float64")),
-        (torch.float64, torch.float32, {"summarise": "float64", "differentiate": "float64", "count_others": "float32"}),
+        (torch.float32, None, 5, dict.fromkeys(("expectations", "count_others"), "float32")),
+        (torch.bfloat16, None, 600, {"summarise": "float32", "differentiate": "float32"}),
+        (torch.float64, None, 600, dict.fromkeys(("summarise", "differentiate", "count_others"), "float64")),
+        (torch.float64, torch.float32, 5, {"expectations": "float64", "count_others": "float32"}),
     ],
 )
-def test_warm_up_leaves_nothing_to_compile_on_the_cpu(dtype, of_targets, computed_in, monkeypatch, capsys):
+def test_warm_up_leaves_nothing_to_compile_on_the_cpu(dtype, of_targets, n_labels, computed_in, monkeypatch, capsys):
     of_new = NotCompiled()
     monkeypatch.setattr(compiled, "_kernels", lambda: of_new)
-    MLRHLoss(2).warm_up(5, dtype, device="cpu", targets=of_targets)
+    MLRHLoss(2).warm_up(n_labels, dtype, device="cpu", targets=of_targets)
     before = {name: list(kernel.signatures) for name, kernel in vars(of_new).items() if kernel.signatures}
     assert {name: str(signatures[0][0].dtype) for name, signatures in before.items()} == computed_in
-    step(dtype, of_targets)
+    step(dtype, of_targets, n_labels)
     assert {name: list(kernel.signatures) for name, kernel in vars(of_new).items() if kernel.signatures} == before
     assert capsys.readouterr().err == ""
 
@@ -210,6 +211,14 @@ def test_a_gpu_that_is_not_there_is_refused_in_a_sentence(monkeypatch):
 def test_a_type_that_is_none_is_refused_in_a_sentence():
     with pytest.raises(ValueError, match=r"type of logits must be a torch.dtype such as torch.float32; got 'float32'"):
         MLRHLoss(4).warm_up(20, "float32")
+    with pytest.raises(ValueError, match="logits must be a floating point tensor"):
+        MLRHLoss(4).warm_up(20, torch.int64)
+    with pytest.raises(ValueError, match="n_rows must be a positive integer; got 0"):
+        MLRHLoss(4).warm_up(20, n_rows=0)
+    with pytest.raises(ValueError, match="kernels for 'cuda' and 'cpu'; got device='meta'"):
+        MLRHLoss(4).warm_up(20, device="meta")
+    with pytest.raises(ValueError, match="Index targets must be integers"):
+        MLRHLoss(4, padding_index=-1).warm_up(20, targets=torch.float32)
 
 
 def test_more_labels_in_a_set_than_there_are_is_refused():

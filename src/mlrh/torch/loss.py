@@ -193,8 +193,13 @@ class MLRHLoss(torch.nn.Module):
         """
         is_dense = self.padding_index is None
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if device.type not in ("cuda", "cpu"):
+            raise ValueError(f"There are kernels for 'cuda' and 'cpu'; got device={str(device)!r}.")
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"torch finds no GPU for device={str(device)!r}; leave it out to compile for the CPU.")
+        for name, number in (("n_labels", n_labels), ("n_rows", n_rows)):
+            if not isinstance(number, Integral) or number < 1:
+                raise ValueError(f"{name} must be a positive integer; got {number!r}.")
         types = {"logits": dtype, "targets": targets or (dtype if is_dense else torch.int64)}
         for name, given in types.items():
             if not isinstance(given, torch.dtype):
@@ -204,6 +209,7 @@ class MLRHLoss(torch.nn.Module):
         check_sizes(self.min_labels, self.max_labels, n_labels)
         shapes = {"logits": (n_rows, n_labels), "targets": (n_rows, n_labels if is_dense else self.max_labels)}
         logits, sets = (torch.empty(shapes[name], dtype=types[name], device="meta") for name in shapes)
+        _check_tensors(logits, sets, None, self.padding_index)
         at_once = self.size_bias is None and self.weight is None and not self.validate
         operators.warm_up(
             logits,

@@ -1,13 +1,16 @@
 """Loss and gradient on the CPU by code that numba compiles (`kernels`), with little to keep between the two.
 
-A label weighs w_k = exp(score_k - shift), at most 1. The few heavy labels of a row are those that weigh more than
+Few labels are added one by one, in eight rows at a time: prefixes and suffixes of the sums over sets give loss and
+gradient at once. Of many labels a row is taken at a time.
+
+There a label weighs w_k = exp(score_k - shift), at most 1. The few heavy labels of a row are those that weigh more than
 1 / (4 max_labels) of all others together. The sums over sets of the light ones come from a recurrence, e_j += w_k
 e_{j-1}; heavy ones are added one by one, and their marginals are products of prefixes and suffixes: nothing is
 subtracted. Without a light label k the sums are e_j - w_k e_{j-1} + w_k^2 e_{j-2} - ..., so that its marginal is a
 polynomial in w_k. For light labels w_k e_{j-1} is at most a third of e_j, and next to nothing cancels.
 
-So a row is read once for the loss and once for the gradient. Rows with too many heavy labels, or with sums beyond the
-range of float64, are marked by NaN and left to the tree of products (`dispatch`).
+So such a row is read once for the loss and once for the gradient. Rows with too many heavy labels, or with sums beyond
+the range of float64, are marked by NaN and left to the tree of products (`dispatch`).
 """
 
 import importlib.util
@@ -50,12 +53,15 @@ def fit(log_weights):
     return HAS_NUMBA and 1 <= log_weights.shape[-1] - 1 <= LARGEST_SET
 
 
-def warm_up(dtype, of_targets):
-    """Compile all of a training step for scores in float32 or float64 and targets of a type, without a word."""
+def warm_up(dtype, of_targets, *, few):
+    """Compile all of a step for few or many scores a row, of a type that kernels take, and for targets of a type."""
     scores, log_weights = torch.zeros(1, 2, dtype=dtype), torch.zeros(2)
-    _CALLED.update((name, dtype) for name in ("summarise", "differentiate"))
-    *_, summary = summarise(scores, None, log_weights, 1)
-    differentiate(scores, None, summary, torch.ones(1))
+    _CALLED.update((name, dtype) for name in (("expectations",) if few else ("summarise", "differentiate")))
+    if few:
+        expectations(scores, None, log_weights, keep=True)
+    else:
+        *_, summary = summarise(scores, None, log_weights, 1)
+        differentiate(scores, None, summary, torch.ones(1))
     if of_targets in READ:
         are_binary(scores.to(of_targets))
 
@@ -91,6 +97,28 @@ def summarise(scores, targets, log_weights, n_heavy):
     with _telling("summarise", scores.dtype):
         _over_rows(work, scores)
     return loss, pmf, summary
+
+
+def expectations(scores, targets, log_weights, *, keep):
+    """Of few labels, losses (n_rows,), P(|y| = j) (n_rows, n_sizes), marks (n_rows, 1) and marginals - y.
+
+    Rows marked by NaN are left to others, and not filled. Without `keep` there are no rows of marginals - y.
+    """
+    n_rows, n_labels = scores.shape
+    loss, pmf = scores.new_empty(n_rows), scores.new_empty((n_rows, log_weights.shape[-1]))
+    marked, residuals = scores.new_empty((n_rows, 1)), scores.new_empty((n_rows if keep else 0, n_labels))
+    log_weights = _array(log_weights.to(torch.float64).reshape(-1, log_weights.shape[-1]))
+    by_row = [_array(scores), *_targets_of(scores, targets), *map(_array, (loss, pmf, marked, residuals))]
+
+    def work(rows):
+        block, dense, indices, *outputs = (array[rows] for array in by_row)
+        _kernels().expectations(
+            block, dense, indices, log_weights if len(log_weights) == 1 else log_weights[rows], *outputs
+        )
+
+    with _telling("expectations", scores.dtype):
+        _over_rows(work, scores)
+    return loss, pmf, marked, residuals
 
 
 def differentiate(scores, targets, summary, factors):

@@ -33,6 +33,7 @@ from mlrh.torch._eager import compiled, many_labels, tree
 from mlrh.torch._eager.numbers import Dual, Scaled, power_of_two, total
 
 TARGET_ENTRIES = 2**18  # scores in a block: its temporaries stay in the cache, calls are few
+LARGEST_TABLE = 2**14  # labels times sizes that compiled code adds one by one: sums of eight rows take 1 MB then
 LN2 = math.log(2.0)
 # Sums below the first number or above the second are done again. Derivatives by a coefficient are at most their
 # quotient, and meet coefficients that are too small for floating point: together these must not be seen.
@@ -247,7 +248,8 @@ def plan_of(scores, targets, log_weights, options):
 def warm_up(scores, targets, log_weights, options, reduction, device):
     """Compile the kernels of a training step for tensors like these on a device, if kernels serve them there."""
     if device.type == "cpu" and compiled.fit(log_weights):
-        compiled.warm_up(working_dtype(scores), targets.dtype)
+        few = _are_few(scores.shape[1], log_weights.shape[-1] - 1)
+        compiled.warm_up(working_dtype(scores), targets.dtype, few=few)
     if device.type == "cuda" and _triton.HAS_TRITON and _triton.fit(scores, log_weights):
         plan_of(scores, targets, log_weights, options).compile(device, reduction, is_ahead=True)
 
@@ -278,14 +280,17 @@ def _recurrence(scores, targets, log_weights, options):
 
 
 def _by_compiled(scores, targets, log_weights, keep):
-    (n_rows, n_labels), max_labels = scores.shape, log_weights.shape[-1] - 1
+    n_labels, max_labels = scores.shape[1], log_weights.shape[-1] - 1
     values, keeps_little = scores.to(working_dtype(scores)), many_labels.serve(n_labels, max_labels)
+    if _are_few(n_labels, max_labels):
+        loss, pmf, marked, residuals = compiled.expectations(values, targets, log_weights, keep=keep)
+        _fill_losses(loss, pmf, values, targets, log_weights, marked)
+        if keep:
+            ones = torch.ones_like(loss)[:, None]
+            _fill_not_served(residuals, values, targets, log_weights, marked, ones)
+        return loss, (residuals, pmf)
     loss, pmf, summary = compiled.summarise(values, targets, log_weights, _n_heavy(n_labels, max_labels))
-    for rows in _not_served(summary.numbers, n_labels):
-        own = of_rows(log_weights, rows, n_rows)
-        again = expectations(values[rows], own, want_marginals=False)
-        pmf[rows] = again.pmf.to(pmf.dtype)
-        loss[rows] = _loss(again.log_partition, values[rows], targets, rows, own).to(loss.dtype)
+    _fill_losses(loss, pmf, values, targets, log_weights, summary.numbers)
     if keeps_little:
         return loss, (*summary, pmf)
     ones = torch.ones_like(loss)
@@ -301,6 +306,11 @@ def _by_summary(scores, targets, log_weights, summary, gradient):
     result = compiled.differentiate(values, targets, summary, gradient)
     _fill_not_served(result, values, targets, log_weights, summary.numbers, gradient[:, None])
     return result.to(scores.dtype)
+
+
+def _are_few(n_labels, max_labels):
+    """Whether `compiled` adds all labels one by one. (With many labels less is to be kept for the gradient.)"""
+    return not many_labels.serve(n_labels, max_labels) and n_labels * (max_labels + 1) <= LARGEST_TABLE
 
 
 def _n_heavy(n_labels, max_labels):
@@ -354,6 +364,15 @@ def _recurrence_backward(scores, targets, log_weights, saved, gradient):
     result = many_labels.gradient(scores, coefficients * gradient, heavy_marginals * gradient, index, finish)
     _fill_not_served(result, scores.to(coefficients.dtype), targets, log_weights, coefficients, gradient)
     return result
+
+
+def _fill_losses(loss, pmf, scores, targets, log_weights, marked):
+    """Write the losses and probabilities of sizes of rows that are marked by NaN, by the tree."""
+    for rows in _not_served(marked, scores.shape[1]):
+        own = of_rows(log_weights, rows, len(scores))
+        again = expectations(scores[rows], own, want_marginals=False)
+        pmf[rows] = again.pmf.to(pmf.dtype)
+        loss[rows] = _loss(again.log_partition, scores[rows], targets, rows, own).to(loss.dtype)
 
 
 def _fill_not_served(result, scores, targets, log_weights, marked, gradient):

@@ -1,7 +1,8 @@
-"""Compiled recurrences of `compiled`: a row at a time, eight labels at a time, in float64.
+"""Compiled recurrences of `compiled`, in float64: eight rows at a time for few labels, else a row and eight labels.
 
-Arrays of lanes (n, LANES) hold labels in their order, filled up with weights of 0. `light` are the sums e_0, ...,
-e_max_labels over the sets of light labels; `prefix` has them with the first, second, ... heavy label added.
+For a row at a time, arrays of lanes (n, LANES) hold labels in their order, filled up with weights of 0. `light` are the
+sums e_0, ..., e_max_labels over the sets of light labels; `prefix` has them with the first, second, ... heavy label
+added. For few labels all count as heavy.
 """
 
 import math
@@ -9,7 +10,7 @@ import math
 import numpy as np
 
 from mlrh._parallel import kernel, kernel_part
-from mlrh._simd import LANES, empty_lanes, exp_minus_abs, lane, load, maximum, splat, store
+from mlrh._simd import LANES, empty_lanes, exp_minus_abs, lane, load, maximum, minimum, splat, store
 
 STRIDE = 8  # vectors whose largest weights are kept together, to find heavy labels without reading all
 GROUP = 64  # dense targets that are looked at together, since nearly all of them are 0
@@ -81,6 +82,45 @@ def differentiate(scores, dense, indices, numbers, heavy_marginals, heavy, facto
 
 
 @kernel
+def expectations(scores, dense, indices, log_weights, loss, pmf, marked, residuals):
+    """Write losses (n_rows,), pmf (n_rows, n_sizes) and marginals - y (n_rows or 0, n_labels), of few labels.
+
+    marked (n_rows, 1) has NaN for a row that is left to others, else 0. Other arguments are those of `summarise`.
+    """
+    n_rows, n_labels, n_sizes = scores.shape[0], scores.shape[1], log_weights.shape[1]
+    weights, prefix = empty_lanes(n_labels), empty_lanes((n_labels + 1) * n_sizes)
+    sizes, scalars = empty_lanes(n_sizes), empty_lanes(2)  # of each row: the shift, then the total
+    likeliest = np.empty(LANES, np.int64)
+    for first in range(0, n_rows, LANES):
+        n_here = min(LANES, n_rows - first)
+        for v in range(LANES):
+            for k in range(n_labels):
+                weights[k, v] = scores[first + min(v, n_here - 1), k]
+        _fill_weights_of_rows(weights, scalars)
+        _fill_prefix_of_rows(weights, prefix, n_sizes)
+        for v in range(LANES):
+            of_sizes = log_weights[min(first + min(v, n_here - 1), log_weights.shape[0] - 1)]
+            likeliest[v] = _fill_log_sizes(of_sizes, scalars[0, v], sizes, v)
+        _fill_sizes_of_rows(prefix[n_labels * n_sizes :], sizes, scalars)
+        for v in range(n_here):
+            i, total = first + v, scalars[1, v]
+            marked[i, 0] = 0.0 if likeliest[v] >= 0 and SMALLEST_SUM <= total < np.inf else np.nan
+            if math.isnan(marked[i, 0]):
+                continue
+            of_sizes = log_weights[min(i, log_weights.shape[0] - 1)]
+            for j in range(n_sizes):
+                pmf[i, j] = sizes[j, v] * prefix[n_labels * n_sizes + j, v]
+            loss[i] = of_sizes[likeliest[v]] + scalars[0, v] * likeliest[v] + math.log(total)
+            loss[i] -= _log_weight(i, scores, dense, indices, of_sizes)
+            if loss[i] < 0.0 and (dense.shape[0] or indices.shape[0]):
+                loss[i] = 0.0  # rounding
+        if residuals.shape[0]:
+            _replace_by_marginals(weights, prefix, sizes)
+            for v in range(n_here):
+                _fill_residuals(first + v, v, weights, dense, indices, residuals)
+
+
+@kernel
 def count_others(values):
     """How many of the values (n,) are neither 0 nor 1."""
     n = 0
@@ -104,6 +144,13 @@ def _copy(row, flat):
 
 
 @kernel_part
+def _rounded_up(shift):
+    if shift == -np.inf:
+        return 0.0
+    return math.ceil(shift * 64.0) / 64.0 if abs(shift) < 1e12 else shift
+
+
+@kernel_part
 def _fill_weights(row, weights, largest):
     """Fill weights with exp(row - shift), and largest with the largest of every STRIDE vectors; (shift, total weight).
 
@@ -116,11 +163,7 @@ def _fill_weights(row, weights, largest):
     top, shift = maximum(top, other), -np.inf
     for v in range(LANES):
         shift = max(shift, lane(top, v))
-    if shift == -np.inf:
-        shift = 0.0
-    elif abs(shift) < 1e12:
-        shift = math.ceil(shift * 64.0) / 64.0
-    total = splat(0.0)
+    shift, total = _rounded_up(shift), splat(0.0)
     for c in range(largest.shape[0]):
         top = splat(0.0)
         for g in range(c * STRIDE, (c + 1) * STRIDE):
@@ -130,6 +173,83 @@ def _fill_weights(row, weights, largest):
             total = total + w
         store(largest, c, top)
     return shift, _sum_of_lanes(total)
+
+
+@kernel_part
+def _fill_weights_of_rows(weights, scalars):
+    """Replace scores (n_labels, LANES) by exp(score - shift); the shifts, which `_fill_weights` describes, in row 0."""
+    top = splat(-np.inf)
+    for k in range(weights.shape[0]):
+        top = maximum(load(weights, k), top)
+    for v in range(LANES):
+        scalars[0, v] = _rounded_up(lane(top, v))
+    for k in range(weights.shape[0]):
+        store(weights, k, exp_minus_abs(load(weights, k) - load(scalars, 0)))
+
+
+@kernel_part
+def _fill_prefix_of_rows(weights, prefix, n_sizes):
+    """Sums over sets of the first 0, 1, ... labels, in rows k * n_sizes + j."""
+    for j in range(n_sizes):
+        store(prefix, j, splat(1.0 if j == 0 else 0.0))
+    for k in range(weights.shape[0]):
+        w, before, after = load(weights, k), k * n_sizes, (k + 1) * n_sizes
+        store(prefix, after, splat(1.0))
+        for j in range(1, n_sizes):
+            store(prefix, after + j, load(prefix, before + j) + w * load(prefix, before + j - 1))
+
+
+@kernel_part
+def _fill_log_sizes(log_weights, shift, sizes, v):
+    """Write log-weights of the sizes, less that of the likeliest if all sums were 1; its place, -1 if there is none."""
+    likeliest = -1
+    for j in range(log_weights.shape[0]):
+        # Differences of log-weights come first: a large bias would swallow the rest.
+        if log_weights[j] > -np.inf and (
+            likeliest < 0 or (log_weights[j] - log_weights[likeliest]) + shift * (j - likeliest) > 0.0
+        ):
+            likeliest = j
+    for j in range(log_weights.shape[0]):
+        sizes[j, v] = -np.inf
+        if log_weights[j] > -np.inf:
+            sizes[j, v] = (log_weights[j] - log_weights[likeliest]) + shift * (j - likeliest)
+    return likeliest
+
+
+@kernel_part
+def _fill_sizes_of_rows(sums, sizes, scalars):
+    """Replace the log-weights of sizes by weights over the total weight of all sets; the totals in row 1."""
+    total = splat(0.0)
+    for j in range(sizes.shape[0]):
+        weight = exp_minus_abs(load(sizes, j))
+        store(sizes, j, weight)
+        total = total + weight * load(sums, j)
+    store(scalars, 1, total)
+    for j in range(sizes.shape[0]):
+        store(sizes, j, load(sizes, j) / total)
+
+
+@kernel_part
+def _replace_by_marginals(weights, prefix, sizes):
+    """Replace weights of labels by marginals; sizes, weights over the total, are used up."""
+    n_sizes = sizes.shape[0]
+    for k in range(weights.shape[0] - 1, -1, -1):
+        w, overlap = load(weights, k), splat(0.0)
+        for j in range(n_sizes - 1):
+            after = load(sizes, j + 1)
+            overlap = overlap + load(prefix, k * n_sizes + j) * after
+            store(sizes, j, load(sizes, j) + w * after)
+        store(weights, k, minimum(w * overlap, splat(1.0)))
+
+
+@kernel_part
+def _fill_residuals(i, v, marginals, dense, indices, residuals):
+    """Write marginals - y of row i, which is in lane v."""
+    for k in range(marginals.shape[0]):
+        residuals[i, k] = marginals[k, v] - (dense[i, k] if dense.shape[0] else 0.0)
+    for h in range(indices.shape[1] if indices.shape[0] else 0):
+        if indices[i, h] >= 0:
+            residuals[i, indices[i, h]] -= 1.0
 
 
 @kernel_part
