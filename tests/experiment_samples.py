@@ -12,6 +12,7 @@ TINY_GRID = {
     "forest": {"n_estimators": 5, "min_samples_leaf": (1, 3)},
     "neighbours": {"n_neighbors": (3, 5)},
     "nets": {"cv": (2,), "Cs": (0.1, 1.0), "l1_ratios": (0.5,)},
+    "automatic": {"time_budget": None, "scores": "linear", "quality": "fast"},
 }
 TINY = Profile("tiny", (0,), 2, 1, TINY_GRID)
 

@@ -125,7 +125,8 @@ def test_the_comparison_that_fit_recommends_is_of_the_same_table():
     (line,) = [line for line in told.splitlines() if line.startswith("For an estimate that isn't: ")]
     given = shlex.split(line.partition(": ")[2])
     assert given[:3] == ["mlrh", "compare", "things.csv"]
-    pairs = [sorted(zip(own[::2], own[1::2], strict=True)) for own in (given[3:], said)]
+    assert given[-2:] == ["--method", "mlrh-auto"]
+    pairs = [sorted(zip(own[::2], own[1::2], strict=True)) for own in (given[3:-2], said)]
     assert pairs[0] == pairs[1]
 
 

@@ -14,7 +14,7 @@ from sklearn.multioutput import ClassifierChain
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from mlrh import KernelMLRHClassifier, MLRHClassifier
+from mlrh import KernelMLRHClassifier, MLRHAuto, MLRHClassifier
 from mlrh.baselines import IBLR, CCnet, CorrLog, LabelPowerset, MLkNN, ProbabilisticChain
 from mlrh.experiments._methods import CHAINED, FAMILIES
 from mlrh.experiments._protocol import Task, _rows
@@ -100,7 +100,16 @@ def test_corrlog_has_no_probabilities_beyond_fourteen_labels(rows):
     assert outcome.predicted.shape == many.Y_test.shape and outcome.log_prob is None is outcome.log_confidence
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name.startswith("mlrh-")])
+def test_the_automatic_choice_is_made_by_the_inner_folds_alone(rows):
+    (outcome,) = outcomes_of("mlrh-auto", rows).values()
+    options = {"scores": "linear", "quality": "fast", "time_budget": None}
+    plain = MLRHAuto(cv=rows.inner, **options).fit(rows.X, rows.Y)
+    assert outcome.settings == {"model": plain.leaderboard_[0]["model"]}
+    np.testing.assert_array_equal(outcome.predicted, plain.predict(rows.X_test))
+    np.testing.assert_allclose(outcome.log_prob, plain.distribution(rows.X_test).log_prob(rows.Y_test), rtol=1e-9)
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name.startswith(("mlrh-rbf", "mlrh-linear"))])
 def test_both_decisions_of_mlrh_choose_and_predict_as_grid_searches_of_their_own(rows, family):
     label_space = next((space for space in ("observed", "open") if family.endswith(space)), "cardinality")
     for name, outcome in outcomes_of(family, rows).items():

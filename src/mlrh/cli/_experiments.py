@@ -35,8 +35,8 @@ from mlrh.cli._inputs import (
 from mlrh.cli._output import quiet_if_closed, say, visible, warnings_as_notes
 
 METHODS = (  # written out, so that --help needs none of what they are made of; a test compares
-    "mlrh-rbf, mlrh-rbf-observed, mlrh-rbf-open, mlrh-linear, mlrh-linear-observed, mlrh-linear-open, br-svm, lp-svm, "
-    "lp-lr, br-lr, cc-lr, lp-rf, ml-knn, iblr, iblr-plus, corrlog, ccnet, pcc-lr"
+    "mlrh-rbf, mlrh-rbf-observed, mlrh-rbf-open, mlrh-linear, mlrh-linear-observed, mlrh-linear-open, mlrh-auto, "
+    "br-svm, lp-svm, lp-lr, br-lr, cc-lr, lp-rf, ml-knn, iblr, iblr-plus, corrlog, ccnet, pcc-lr"
 )
 Full = Annotated[bool, typer.Option("--full", metavar="", help="Whole grids, 5 inner folds and five outer seeds.")]
 

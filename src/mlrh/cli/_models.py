@@ -272,12 +272,12 @@ def _stop_told(console):
 
 
 def _compare_command(file, labels, kinds, **options):
-    """The command that compares methods on the same table; options are those that both commands have."""
+    """The command that judges the same choice by rows that it doesn't know; options are those of both commands."""
     given = [("--labels", own) for own in labels or ()]
     given += [(f"--{name.replace('_', '-')}", str(own)) for name, own in options.items() if own is not None]
     given += [(option_of(kind), name) for name, kind in kinds.items()]
     command = ["mlrh", "compare", "FILE" if file == "-" else file]
-    return shlex.join([*command, *(part for option in given for part in option)])
+    return shlex.join([*command, *(part for option in given for part in option), "--method", "mlrh-auto"])
 
 
 def _refuse_beside_decisions(decided, labels, unknown, like, also, is_many):

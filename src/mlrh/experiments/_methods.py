@@ -37,7 +37,7 @@ from mlrh.baselines import (
     chain_set_log_proba,
     independent_set_log_proba,
 )
-from mlrh.estimators import KernelMLRHClassifier, MLRHClassifier
+from mlrh.estimators import KernelMLRHClassifier, MLRHAuto, MLRHClassifier
 from mlrh.estimators.cv import SEARCH_TOL, best_index, validation_scores
 from mlrh.estimators.kernel import gamma_scale
 from mlrh.spaces.base import MAX_ENUMERATED
@@ -110,6 +110,20 @@ def _mlrh(grid_name, estimator, by_name, cost=1.0):
         return result
 
     return Family(tuple(by_name), grid_name, outcomes, cost)
+
+
+def _automatic(name, cost):
+    """Family of MLRHAuto, which chooses for itself by the inner folds."""
+
+    def outcomes(rows, grid, settings=None):
+        auto = MLRHAuto(cv=rows.inner, random_state=rows.seed, n_jobs=1, **grid)
+        model, fit_seconds = timed(auto.fit, rows.X, rows.Y)
+        (distribution, predicted), predict_seconds = timed(_decided, model, rows.X_test, "exact_match")
+        log_prob, log_confidence = distribution.log_prob(rows.Y_test), distribution.log_prob(predicted)
+        chosen, scores = {"model": model.leaderboard_[0]["model"]}, distribution.marginals()
+        return {name: Outcome(predicted, log_prob, log_confidence, chosen, fit_seconds, predict_seconds, scores)}
+
+    return Family((name,), "automatic", outcomes, cost)
 
 
 def _decided(model, X, decision):
@@ -242,6 +256,7 @@ FAMILIES = {
     "mlrh-linear-open": _mlrh(
         "linear", MLRHClassifier(label_space="open", n_jobs=1), {"MLRH-WTA (linear, open)": "exact_match"}, cost=2
     ),
+    "mlrh-auto": _automatic("MLRH (automatic)", cost=20),
     "br-svm": _svm("BR-SVM (RBF)", OneVsRestClassifier, cost=3),
     "lp-svm": _svm("LP-SVM (RBF)", LabelPowerset, cost=2),
     "lp-lr": _searched("LP-LR", "linear", LabelPowerset(LOGISTIC), "estimator__C", LabelPowerset.set_log_proba, cost=3),
@@ -291,6 +306,7 @@ MEANINGS = {  # of the names of methods
     "MLRH-WTA (linear)": f"{_SET}, linear scores, all sets of the sizes of training; the most probable set",
     "MLRH-WTA (linear, observed)": f"{_SET}, linear scores, the sets that training shows; the most probable set",
     "MLRH-WTA (linear, open)": f"{_SET}, linear scores, {OPEN_SETS}; the most probable set",
+    "MLRH (automatic)": f"{_SET}, MLRHAuto: kind of scores, label space, settings and a pool, chosen by held-out rows",
     "BR-SVM (RBF)": f"{_PER_LABEL}: support vector machines with an RBF kernel",
     "LP-SVM (RBF)": f"{_PER_SET}: support vector machines with an RBF kernel",
     "LP-LR": f"{_PER_SET}: logistic regression",

@@ -62,6 +62,7 @@ QUICK_GRIDS: dict[str, dict[str, Any]] = {
     "forest": {"n_estimators": 200, "min_samples_leaf": (1, 3)},
     "neighbours": {"n_neighbors": (5, 10, 20)},
     "nets": {"cv": (3,), "Cs": (0.01, 0.1, 1.0, 10.0), "l1_ratios": (0.1, 0.5, 0.9)},
+    "automatic": {"time_budget": None},  # so that the choice does not depend on the machine
 }
 FULL_GRIDS: dict[str, dict[str, Any]] = {
     "rbf": {"C": (0.3, 3.0, 30.0, 300.0), "gamma": (0.1, 0.3, 1.0, 3.0)},
@@ -69,6 +70,7 @@ FULL_GRIDS: dict[str, dict[str, Any]] = {
     "forest": {"n_estimators": 200, "min_samples_leaf": (1, 3)},
     "neighbours": {"n_neighbors": (5, 10, 15, 20, 30)},
     "nets": {"cv": (5,), "Cs": (0.001, 0.01, 0.1, 1.0, 10.0, 100.0), "l1_ratios": (0.1, 0.5, 0.9)},
+    "automatic": {"time_budget": None},
 }
 # At most six settings each, for the comparison on public sets; a pool has as many of its members in all.
 LINEAR_C = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
