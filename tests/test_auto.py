@@ -137,12 +137,14 @@ def test_a_path_ends_where_the_held_out_log_loss_has_risen_unless_the_metric_dec
 
     monkeypatch.setattr(MLRHClassifier, "_settle", watched)
     options = {"scores": "linear", "label_space": "cardinality", "cv": 3, "time_budget": None, "n_jobs": 1}
-    noise = np.random.default_rng(0).normal(size=(len(X), 20))  # which a weak penalty fits to
-    MLRHAuto(**options).fit(noise, Y)
+    n_rows = 3 * auto.ENOUGH_TO_TELL
+    noise, sets = np.random.default_rng(0).normal(size=(n_rows, 20)), np.resize(Y, (n_rows, Y.shape[1]))
+    MLRHAuto(**options).fit(noise, sets)  # which a weak penalty fits to
     assert fitted == 3 * [1e-3, 1e3] + [1e-3]
-    fitted.clear()
-    MLRHAuto(select_by="metric", **options).fit(noise, Y)
-    assert fitted[:-1] == 3 * [1e-3, 1e3, 1e4, 1e5]
+    for other, rows in (({"select_by": "metric"}, n_rows), ({}, n_rows - 3)):  # or too few rows to tell
+        fitted.clear()
+        MLRHAuto(**options, **other).fit(noise[:rows], sets[:rows])
+        assert fitted[:-1] == 3 * [1e-3, 1e3, 1e4, 1e5]
 
 
 def test_selecting_by_the_metric_orders_the_leaderboard_by_it(tiny_grids):

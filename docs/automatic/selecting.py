@@ -74,7 +74,8 @@ def figures(X, Y, train, test):
 
 def losses(X, Y, folds):
     """Mean losses of each setting over all held-out rows: log-loss, share of wrong sets, Hamming loss."""
-    evaluate = auto._Evaluation(auto._task(X, Y, None), folds, "log_loss", auto._Columns((), ()), 0, auto.SEARCH_TOL)
+    of_all_rows = auto._task(X, Y, None), folds, "log_loss", auto._Columns((), ()), 0, auto.SEARCH_TOL
+    evaluate = auto._Evaluation(*of_all_rows, whole_paths=True)
     found = []
     for scores, gamma in FORMS:
         candidate = auto._Candidate(

@@ -62,9 +62,9 @@ SERIAL_SECONDS = 20.0  # of computing here before processes are started: their s
 
 MEMBERS_PER_SCORES = 2  # of a pool, of each kind of scores: more of one kind are hardly different (docs/pools.md)
 LEAST_WEIGHT = 0.02  # of a member: with less it costs the time of a prediction and changes next to nothing
-# Times the least log-loss of a path so far: beyond, the path ends. The next value would be worse still, and costs most:
-# on emotions, whose boosted trees are best after 50 or 100 rounds, all 400 took nine tenths of a search.
-LOST = 1.02
+# A path ends where the held-out rows of a fold are less likely than at its best by so many standard errors, if there
+# are rows enough to tell: the next value would be worse still, and costs most.
+LOST, ENOUGH_TO_TELL = 2.0, 30
 SHOWN = 5  # candidates that a note names
 DECIMALS = 12  # of figures that are compared, so that rounding decides no tie
 
@@ -229,8 +229,11 @@ class MLRHAuto(_targets.SetClassifier):
         steps = _Steps(len(candidates) * len(folds) + 1, report, self.verbose)
         judge = _Judge(task, folds, self.metric, self.select_by)
         entries = self._entries(judge, candidates, steps, end, notes, columns)
-        if pooled and self.quality == "best" and time.perf_counter() < end:
-            entries += judge.pool(entries)
+        if pooled and self.quality == "best":
+            if time.perf_counter() < end:
+                entries += judge.pool(entries)
+            else:
+                notes.append("Time was up before a pool was tried.")
         entries.sort(key=judge.loss)  # stable: of equals, what was tried first stays first
         best = entries[0]
         options = {"decision": DECISIONS[self.metric], "n_jobs": self.n_jobs}
@@ -248,9 +251,16 @@ class MLRHAuto(_targets.SetClassifier):
         found: dict[_Candidate, dict] = {candidate: {} for candidate in candidates}
         n_folds = len(judge.folds)
         tasks = [(candidate, number) for candidate in candidates for number in range(n_folds)]
-        # What is best by a metric may lie beyond what is best by log-loss.
-        lost = np.inf if self.select_by == "metric" else LOST
-        work = _Evaluation(judge.task, judge.folds, judge.metric, columns, self.random_state, SEARCH_TOL, lost)
+        work = _Evaluation(
+            judge.task,
+            judge.folds,
+            judge.metric,
+            columns,
+            self.random_state,
+            SEARCH_TOL,
+            # What is best by a metric may lie beyond what is best by log-loss.
+            whole_paths=self.select_by == "metric",
+        )
         try:
             with closing(_as_they_come(work, tasks, self.n_jobs)) as results:
                 for place, result in results:
@@ -521,7 +531,7 @@ class _Evaluation:
     columns: _Columns
     random_state: int
     tol: float
-    lost: float
+    whole_paths: bool
 
     def __call__(self, work):
         """The _Parts of a candidate for a fold, one for each value of its path up to its end, and the seconds taken."""
@@ -541,18 +551,25 @@ class _Evaluation:
         options = {"n_jobs": 1} if candidate.scores == "boosted" else {"n_jobs": 1, "tol": self.tol}
         classifier = candidate.classifier(X, self.columns, self.random_state, **options)
         weights = None if (self.task.weights == 1).all() else self.task.weights[train]
-        parts, compared, least = [], None, np.inf
+        parts, compared, best, weights_held_out = [], None, None, self.task.weights[rows]
         for fitted in classifier._fit_path(X, self.task.y[train], candidate.values, weights):
             if not isinstance(compared, list):  # kernel values are the same along the path
                 compared = fitted._compared(X_held_out)
             distribution = fitted._distribution_of(fitted._scores_of(compared))
             form, truth, is_known = _held_out.form_and_truth(self.task, fitted, rows)
             parts.append(_part(distribution, truth, is_known, form, self.metric))
-            loss = self.task.weights[rows] @ _losses(parts[-1].log_probs)
-            if loss > self.lost * least:
+            losses = weights_held_out * _losses(parts[-1].log_probs)
+            if best is None or losses.sum() < best.sum():
+                best = losses
+            elif not self.whole_paths and _is_lost(losses - best):
                 break
-            least = min(least, loss)
         return parts
+
+
+def _is_lost(excess):
+    """Whether the mean of what rows lose is LOST standard errors above 0."""
+    n_rows = len(excess)
+    return n_rows >= ENOUGH_TO_TELL and excess.mean() > LOST * excess.std(ddof=1) / np.sqrt(n_rows)
 
 
 def _losses(log_probs):
@@ -642,10 +659,7 @@ class _Judge:
             [np.concatenate([member.parts[number].log_probs for number in numbers]) for member in members], axis=1
         )
         weights = np.concatenate([self.task.weights[self.folds[number][1]] for number in numbers])
-        rows = (weights > 0) & np.isfinite(log_probs).any(axis=1)
-        if not rows.any():
-            return np.full(len(members), 1 / len(members))
-        return largest_likelihood(log_probs[rows], weights[rows])
+        return largest_likelihood(log_probs, weights)
 
     def row(self, entry):
         """The line of the leaderboard."""

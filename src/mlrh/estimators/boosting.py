@@ -309,7 +309,7 @@ class MLRHBoostingClassifier(JointClassifier):
         """Blocks of rows of X as XGBoost reads them, a list."""
         X = self._validate_X(X, reset=False)
         matrix = partial(_xgboost().DMatrix, **self._reading(vars(self), OF_PREDICTIONS["nthread"]))
-        rows_per_block = max(1, ENTRIES_PER_BLOCK // X.shape[1])
+        rows_per_block = max(1, ENTRIES_PER_BLOCK * X.shape[0] // max(1, X.size))  # of sparse X, what is stored counts
         return map_blocks(lambda rows: matrix(X[rows]), X.shape[0], rows_per_block=rows_per_block, n_jobs=self.n_jobs)
 
     def _scores_of(self, compared):

@@ -272,16 +272,24 @@ def _weights_of_mixture(folds):
         [np.stack([part.distribution.log_prob(part.truth) for part in parts], axis=1) for parts in folds]
     )
     weights = np.concatenate([parts[0].weights for parts in folds])
-    rows = (weights > 0) & (log_probs > -np.inf).any(axis=1)
-    _check_any(rows)
-    return largest_likelihood(log_probs[rows].astype(np.float64), weights[rows])
+    _check_any(_that_count(log_probs, weights))
+    return largest_likelihood(log_probs, weights)
+
+
+def _that_count(log_probs, sample_weight):
+    """The rows of positive weight that are possible for some member."""
+    return (sample_weight > 0) & (log_probs > -np.inf).any(axis=1)
 
 
 def largest_likelihood(log_probs, sample_weight):
-    """Weights w (n_members,) that maximise the mean of log sum_c w_c P_c, by EM.
+    """Weights w (n_members,) that maximise the mean of log sum_c w_c P_c, by EM; equal ones where no row counts.
 
-    log_probs (n_rows, n_members) are those of the true sets; each row must be possible for some member.
+    log_probs (n_rows, n_members) are those of the true sets. Rows that all members hold impossible don't count.
     """
+    rows = _that_count(log_probs, sample_weight)
+    if not rows.any():
+        return np.full(log_probs.shape[1], 1 / log_probs.shape[1])
+    log_probs, sample_weight = log_probs[rows].astype(np.float64), sample_weight[rows]
     # What all members have in common cancels out; so the largest of each row can be 1, and none underflows for all.
     probs = np.exp(log_probs - log_probs.max(axis=1, keepdims=True))
     share, weights = sample_weight / sample_weight.sum(), np.full(probs.shape[1], 1 / probs.shape[1])

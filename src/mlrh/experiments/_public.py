@@ -227,10 +227,7 @@ def _pooled(rows, grid):
 def _likeliest(log_probs):
     """The weights of members under which the held-out sets of some folds are most likely."""
     log_probs = np.concatenate(log_probs)
-    possible = log_probs[np.isfinite(log_probs).any(axis=1)]
-    if not len(possible):
-        return np.full(log_probs.shape[1], 1 / log_probs.shape[1])
-    return largest_likelihood(possible, np.ones(len(possible)))
+    return largest_likelihood(log_probs, np.ones(len(log_probs)))
 
 
 @dataclass(frozen=True)
