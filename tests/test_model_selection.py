@@ -173,6 +173,11 @@ def test_splitters_show_their_parameters():
     assert "test_size=0.3" in repr(MultilabelStratifiedShuffleSplit(test_size=0.3))
 
 
+def test_groups_are_of_as_many_rows_as_x_and_y():
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        next(MultilabelStratifiedGroupKFold(2).split(np.ones((3, 1)), np.ones((4, 2)), [0, 1, 1, 0]))
+
+
 @pytest.mark.parametrize(
     "splitter, y, groups, message",
     [
@@ -182,6 +187,7 @@ def test_splitters_show_their_parameters():
         (MultilabelStratifiedGroupKFold(2), np.ones((4, 2)), None, "Without groups"),
         (MultilabelStratifiedGroupKFold(2), np.ones((4, 2)), [0, 1, 1], "3 entries for 4 rows"),
         (MultilabelStratifiedGroupKFold(3), np.ones((4, 2)), [0, 1, 1, 0], "at least as many groups; got 2"),
+        (MultilabelStratifiedKFold(2), np.array([0.1, 0.2, 0.3, 0.4]), None, "continuous"),
     ],
 )
 def test_wrong_input_gets_a_sentence(splitter, y, groups, message):

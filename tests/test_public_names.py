@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -49,3 +51,8 @@ def test_every_listed_name_is_there_and_says_what_it_is(place):
         value = getattr(module, name)
         if inspect.isfunction(value) or inspect.isclass(value):
             assert inspect.getdoc(value), f"{place}.{name} has no docstring"
+
+
+def test_rooms_that_the_documentation_names_are_attributes_of_the_package():
+    code = "import mlrh; assert mlrh.persistence.load and mlrh.decisions.BY_NAME and 'spaces' in dir(mlrh)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

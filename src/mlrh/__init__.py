@@ -28,17 +28,20 @@ __all__ = [
     "TunedThresholds",
     "distribution",
 ]
+ROOMS = ("data", "decisions", "metrics", "model_selection", "persistence", "spaces", "torch")  # mlrh.data and so on
 __version__ = "0.2.0.dev0"
 
 
 def __getattr__(name):
     # At first use, so that the command line answers --help before scikit-learn and numba are loaded.
-    if name in __all__:
-        from importlib import import_module
+    from importlib import import_module
 
+    if name in __all__:
         return getattr(import_module("mlrh.estimators"), name)
+    if name in ROOMS:
+        return import_module(f"mlrh.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *__all__, *ROOMS])

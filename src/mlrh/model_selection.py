@@ -7,7 +7,8 @@ most of what it carries. They are used as scikit-learn's own splitters are: `cv=
 import numpy as np
 from scipy import sparse
 from sklearn.model_selection import KFold, ShuffleSplit, StratifiedGroupKFold
-from sklearn.utils import check_random_state
+from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
 
 from mlrh._indicators import UNKNOWN, as_partly_known
 
@@ -106,6 +107,7 @@ class MultilabelStratifiedGroupKFold(StratifiedGroupKFold):
             raise ValueError(
                 "groups must have an entry per row; got None. Without groups use MultilabelStratifiedKFold."
             )
+        check_consistent_length(X, y)
         kinds = _kinds(y)
         _, group = np.unique(np.asarray(groups), return_inverse=True)
         if len(group) != kinds.shape[0]:
@@ -146,6 +148,7 @@ def _labels(y):
                 "MultiLabelBinarizer().fit_transform(y) makes the matrix."
             )
         if np.ndim(y) == 1:
+            check_classification_targets(y)
             classes, number = np.unique(np.asarray(y), return_inverse=True)
             shape = (len(number), len(classes))
             return sparse.csr_array((np.ones(len(number)), (np.arange(len(number)), number)), shape=shape)

@@ -369,7 +369,7 @@ def geometric_mean(members, weights) -> LabelSetDistribution:
     spaces: list = [getattr(member, "space", None) for member in members]
     if spaces[0] is None or not all(spaces[0].has_sets_of(space) for space in spaces):
         raise ValueError(
-            "A geometric pool needs members with scores in label spaces of the same sets; got "
+            "A geometric pool needs members with scores in label spaces of the same sets and of one kind; got "
             f"{', '.join(map(repr, spaces))}. Use a mixture."
         )
     weights = checked_weights(weights, 1, len(members))[0]
