@@ -6,7 +6,8 @@
 --data is a folder with NAME.npz for delicious and bibtex: the arrays X_data, X_indices, X_indptr, X_shape of a CSR
 matrix and Y, as --export writes them. First the model of the GPU is checked against that of the CPU at random shapes,
 in every label space, with and without weights and unknown labels; with CuPy and SCIPY_ARRAY_API=1, arrays of CuPy, too.
-Times are medians after a warm-up; the gap is that of the objective, relative to a fit with tol=1e-12.
+Times are medians after a warm-up; the gap is that of the objective, relative to a fit with tol=1e-12 (of the large
+problem, which has one run, with tol=1e-7).
 """
 
 import argparse
