@@ -66,3 +66,10 @@ def test_diversity_of_pools_is_measured(name, monkeypatch):
     members = {**module.SINGLE, **module.POOLS}[name]
     right, wrong, loss = module.measured(members, {"weights": "equal"}, TRAIN, TEST).T
     assert set(right) <= {0, 1} and wrong.mean() < 0.5 and loss.mean() < np.log(2**4)
+
+
+def test_the_penalty_and_bins_of_boosted_trees_are_measured(monkeypatch):
+    module = program("boosted-trees/defaults", monkeypatch)
+    data = few_rows()
+    loss, exact, seconds = module.figures(data.X, data.Y, {**module.SETTINGS["1, 256 bins"], "n_estimators": 20})
+    assert loss < np.log(2**4) and 0 < exact < 1 and seconds > 0
