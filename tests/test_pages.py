@@ -67,7 +67,12 @@ def test_the_comparison_has_all_measures_differences_settings_and_figures():
     assert chosen["settings"] == "C: 1 (2x), 10 (2x); gamma: 0.3 (4x)"
     assert chosen["folds with the first or last of the grid"] == "C: 2 of 4"  # of 1, 10, 100; gamma has but two values
     assert chosen["folds with warnings"] == ""
-    assert len(section.figures) == 4
+
+
+def test_settings_that_are_words_are_counted_too():
+    records = [nested_record("MLRH (automatic)", fold, 0.6, 0.1) | {"settings": {"model": "linear"}} for fold in (0, 1)]
+    (section,) = pages.comparison_sections(records, TWO_SEEDS)
+    assert rows_of(section.tables[-1])["MLRH (automatic)"]["settings"] == "model: linear (2x)"
 
 
 def test_one_method_alone_has_no_differences():

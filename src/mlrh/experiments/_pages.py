@@ -367,7 +367,8 @@ def _settings_table(name, methods, profile):
         parts = []
         for parameter in sorted({parameter for setting in chosen for parameter in setting}):
             counts = Counter(setting[parameter] for setting in chosen)
-            parts.append(f"{parameter}: " + ", ".join(f"{value:g} ({counts[value]}x)" for value in sorted(counts)))
+            values = ((value if isinstance(value, str) else f"{value:g}", counts[value]) for value in sorted(counts))
+            parts.append(f"{parameter}: " + ", ".join(f"{value} ({number}x)" for value, number in values))
             at_edge = sum(counts[value] for value in _edges(profile, method, parameter))
             edges += [f"{parameter}: {at_edge} of {len(chosen)}"] if at_edge else []
         warned = Counter(kind for record in own.values() for kind in record.get("warnings", ()))
