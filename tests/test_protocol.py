@@ -217,6 +217,20 @@ def test_what_takes_too_long_is_on_record_as_out_of_time(monkeypatch):
     assert record["metrics"] == {} and record["out_of_time"] == 0.1
 
 
+def test_a_method_that_swallows_the_first_stop_is_out_of_time_at_the_next(monkeypatch):
+    monkeypatch.setattr(plans, "AGAIN", 0.05)
+    n_stops = 0
+    with plans._at_most(0.05):
+        while True:
+            try:
+                sum(range(1000))
+            except TimeoutError:
+                n_stops += 1
+                if n_stops == 3:
+                    raise
+    assert n_stops == 3
+
+
 def test_beside_C_and_gamma_a_grid_has_parameters_that_are_not_chosen():
     dataset = small_dataset()
     approximated = {"C": (1.0,), "gamma": (0.3, 1.0), "kernel_approximation": "nystroem", "n_components": 5}
