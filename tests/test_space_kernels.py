@@ -11,7 +11,7 @@ from numba import njit
 from reference import central_difference, enumerate_sizes
 from scipy.special import expit, log_expit
 
-from mlrh._simd import LANES, empty_lanes, exp_minus_abs, load, store
+from mlrh._simd import LANES, empty_lanes, exp_minus_abs, exp_of_negative, load, store
 from mlrh.spaces._kernels import dispatch, divide_and_conquer, lanes, plain, wide_range
 
 WIDTHS = [1, 31, 32, 33, 64, 65, 200]
@@ -332,6 +332,36 @@ def test_the_exponential_underflows_gradually_and_then_to_zero():
 
 def test_the_exponential_of_zero_is_one_whatever_its_sign():
     assert exp_of_minus_abs(np.array([0.0, -0.0])).tolist() == [1.0, 1.0]
+
+
+@njit
+def exponentials_for(like, numbers, result):
+    for row in range(len(numbers)):
+        store(result, row, exp_of_negative(load(numbers, row), like))
+
+
+def exp_for(dtype, numbers):
+    padded = np.zeros((-(-len(numbers) // LANES), LANES))
+    padded.ravel()[: len(numbers)] = numbers
+    result = np.empty_like(padded)
+    exponentials_for(np.empty(0, dtype), padded, result)
+    return result.ravel()[: len(numbers)]
+
+
+def test_the_exponential_for_float32_is_within_a_hundred_millionth():
+    numbers = np.concatenate([np.linspace(-700, 0, 70_001), -np.geomspace(1e-300, 1, 2000)])
+    expected = np.array([math.exp(x) for x in numbers])
+    assert (np.abs(exp_for(np.float32, numbers) - expected) <= 1e-8 * expected).all()
+
+
+def test_the_exponential_for_float32_is_zero_below_its_range_and_nan_of_nan():
+    numbers = np.array([0.0, -0.0, -700.1, -1e5, -1e300, -np.inf, np.nan])
+    assert np.array_equal(exp_for(np.float32, numbers), [1, 1, 0, 0, 0, 0, np.nan], equal_nan=True)
+
+
+def test_the_exponential_for_float64_has_all_digits():
+    numbers = -np.geomspace(1e-3, 760.0, 1000)
+    assert (exp_for(np.float64, numbers) == exp_of_minus_abs(numbers)).all()
 
 
 def test_rows_whose_total_is_not_safe_are_left_as_they_were():

@@ -53,16 +53,16 @@ def test_losses_and_marginals_equal_the_tree_of_products(kind, n_labels, max_lab
 def test_compiled_code_serves_the_rows_that_training_meets(kind, n_labels, max_labels, generator):
     scores, bias = scores_like(kind, 200, n_labels, generator), torch.zeros(max_labels + 1)
     if n_labels <= 100:
-        _, _, marked, _ = compiled.expectations(scores, None, bias, keep=False)
+        _, _, marked, _, _ = compiled.expectations(scores, None, bias, keep=False)
     else:
-        *_, (marked, _, _) = compiled.summarise(scores, None, bias, dispatch._n_heavy(n_labels, max_labels))
+        *_, (marked, _, _), _ = compiled.summarise(scores, None, bias, dispatch._n_heavy(n_labels, max_labels))
     assert not marked[:, 0].isnan().any()
 
 
 def test_a_row_with_more_heavy_labels_than_there_is_room_for_is_left_to_the_tree():
     scores = -torch.arange(1000.0, dtype=torch.float64).expand(2, -1)  # each label outweighs all behind it
     bias = torch.zeros(9, dtype=torch.float64)
-    *_, summary = compiled.summarise(scores, None, bias, 32)
+    *_, summary, _ = compiled.summarise(scores, None, bias, 32)
     assert summary.numbers[:, 0].isnan().all()
     d = CardinalitySpace(1000, 0, 8).distribution(scores)
     expected = dispatch.expectations(scores, bias.expand(2, -1))

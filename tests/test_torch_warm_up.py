@@ -163,7 +163,7 @@ class NotCompiled:
     """The kernels of the CPU as in a new environment: their functions are compiled anew, and nothing is kept."""
 
     def __init__(self):
-        for name in ("expectations", "summarise", "differentiate", "count_others"):
+        for name in ("expectations", "summarise", "differentiate", "has_others"):
             setattr(self, name, njit(getattr(kernels, name).py_func))
 
 
@@ -185,10 +185,10 @@ def test_compiling_for_the_cpu_is_told_once(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("dtype", "of_targets", "n_labels", "computed_in"),
     [
-        (torch.float32, None, 5, dict.fromkeys(("expectations", "count_others"), "float32")),
+        (torch.float32, None, 5, dict.fromkeys(("expectations", "has_others"), "float32")),
         (torch.bfloat16, None, 600, {"summarise": "float32", "differentiate": "float32"}),
-        (torch.float64, None, 600, dict.fromkeys(("summarise", "differentiate", "count_others"), "float64")),
-        (torch.float64, torch.float32, 5, {"expectations": "float64", "count_others": "float32"}),
+        (torch.float64, None, 600, dict.fromkeys(("summarise", "differentiate", "has_others"), "float64")),
+        (torch.float64, torch.float32, 5, {"expectations": "float64", "has_others": "float32"}),
     ],
 )
 def test_warm_up_leaves_nothing_to_compile_on_the_cpu(dtype, of_targets, n_labels, computed_in, monkeypatch, capsys):

@@ -4,6 +4,7 @@ A compiler can't vectorise the recurrences by itself, since for all it knows the
 shape (n, LANES), C-contiguous, float64. LLVM maps the eight lanes to the vector registers that the machine has.
 """
 
+import math
 import operator
 
 import numpy as np
@@ -21,6 +22,9 @@ _LOWEST = -750.0  # exp is 0 there, and the exponent of 2**n still within reach 
 _TAYLOR = tuple(  # 1/13!, ..., 1/2!: on |r| <= log(2)/2 the next term is below 5e-18
     1.0 / factorial for factorial in (6227020800, 479001600, 39916800, 3628800, 362880, 40320, 5040, 720, 120, 24, 6, 2)
 )
+
+_SHORT_TAYLOR = (*_TAYLOR[6:], 1.0, 1.0)  # 1/7!, ..., 1: the next term is below 6e-9
+_SHORT_LOWEST = -700.0
 
 
 class _LanesType(types.Type):
@@ -148,6 +152,21 @@ def exp_minus_abs(typing_context, x):
     return _lanes(_lanes), generate
 
 
+@intrinsic
+def exp_of_negative(typing_context, x, numbers):
+    """exp(x) of x <= 0, to the digits of the type of an array of numbers.
+
+    For float32 that is a relative error of at most 1e-8, in half the time, and 0 below -700; else `exp_minus_abs`.
+    """
+
+    def generate(context, builder, signature, arguments):
+        if signature.args[1].dtype == types.float32:
+            return _short_exponential(builder, arguments[0])
+        return _exponential(builder, _minus_abs(builder, arguments[0]))
+
+    return _lanes(_lanes, numbers), generate
+
+
 def _minus_abs(builder, x):
     x = builder.select(builder.fcmp_ordered(">", x, _all(0.0)), builder.fsub(_all(-0.0), x), x)
     # NaN compares false both times, and so stays NaN.
@@ -168,6 +187,18 @@ def _exponential(builder, x):
     for part in (half, builder.sub(power, half)):
         result = builder.fmul(result, _power_of_two(builder, part))
     return result
+
+
+def _short_exponential(builder, x):
+    # 2**n is added to the exponent bits: from _SHORT_LOWEST on nothing is denormal. NaN stays NaN.
+    rounded = _multiply_add(builder, x, _all(1.4426950408889634), _all(_ROUNDING))
+    rest = _multiply_add(builder, builder.fsub(rounded, _all(_ROUNDING)), _all(-math.log(2.0)), x)
+    series = _all(_SHORT_TAYLOR[0])
+    for coefficient in _SHORT_TAYLOR[1:]:
+        series = _multiply_add(builder, series, rest, _all(coefficient))
+    power = builder.shl(builder.bitcast(rounded, _INTEGERS), ir.Constant(_INTEGERS, [52] * LANES))
+    result = builder.bitcast(builder.add(builder.bitcast(series, _INTEGERS), power), _DOUBLES)
+    return builder.select(builder.fcmp_ordered("<", x, _all(_SHORT_LOWEST)), _all(0.0), result)
 
 
 def _power_of_two(builder, exponent):

@@ -60,7 +60,7 @@ def warm_up(dtype, of_targets, *, few):
     if few:
         expectations(scores, None, log_weights, keep=True)
     else:
-        *_, summary = summarise(scores, None, log_weights, 1)
+        *_, summary, _ = summarise(scores, None, log_weights, 1)
         differentiate(scores, None, summary, torch.ones(1))
     if of_targets in READ:
         are_binary(scores.to(of_targets))
@@ -77,10 +77,10 @@ def empty_summary(scores, max_labels, n_heavy, dtype):
 
 
 def summarise(scores, targets, log_weights, n_heavy):
-    """Losses (n_rows,), P(|y| = j) (n_rows, n_sizes), and a Summary with up to n_heavy heavy labels for each row.
+    """Losses (n_rows,), P(|y| = j) (n_rows, n_sizes), a Summary with up to n_heavy heavy labels a row, and n_left.
 
-    scores are float32 or float64, targets None or `dispatch.Targets`. Losses and probabilities of rows that are left
-    to others are not filled.
+    scores are float32 or float64, targets None or `dispatch.Targets`. Losses and probabilities of the n_left rows that
+    are left to others are not filled.
     """
     n_rows, n_sizes = scores.shape[0], log_weights.shape[-1]
     loss, pmf = scores.new_empty(n_rows), scores.new_empty((n_rows, n_sizes))
@@ -90,19 +90,18 @@ def summarise(scores, targets, log_weights, n_heavy):
 
     def work(rows):
         block, dense, indices, *outputs = (array[rows] for array in by_row)
-        _kernels().summarise(
+        return _kernels().summarise(
             block, dense, indices, log_weights if len(log_weights) == 1 else log_weights[rows], *outputs
         )
 
     with _telling("summarise", scores.dtype):
-        _over_rows(work, scores)
-    return loss, pmf, summary
+        return loss, pmf, summary, _over_rows(work, scores)
 
 
 def expectations(scores, targets, log_weights, *, keep):
-    """Of few labels, losses (n_rows,), P(|y| = j) (n_rows, n_sizes), marks (n_rows, 1) and marginals - y.
+    """Of few labels, losses (n_rows,), P(|y| = j) (n_rows, n_sizes), marks (n_rows, 1), marginals - y, and n_left.
 
-    Rows marked by NaN are left to others, and not filled. Without `keep` there are no rows of marginals - y.
+    The n_left rows marked by NaN are left to others, and not filled. Without `keep` there are no rows of marginals - y.
     """
     n_rows, n_labels = scores.shape
     loss, pmf = scores.new_empty(n_rows), scores.new_empty((n_rows, log_weights.shape[-1]))
@@ -112,23 +111,21 @@ def expectations(scores, targets, log_weights, *, keep):
 
     def work(rows):
         block, dense, indices, *outputs = (array[rows] for array in by_row)
-        _kernels().expectations(
+        return _kernels().expectations(
             block, dense, indices, log_weights if len(log_weights) == 1 else log_weights[rows], *outputs
         )
 
     with _telling("expectations", scores.dtype):
-        _over_rows(work, scores)
-    return loss, pmf, marked, residuals
+        return loss, pmf, marked, residuals, _over_rows(work, scores)
 
 
 def differentiate(scores, targets, summary, factors):
-    """factors (n_rows,) times marginals - y, (n_rows, n_labels); rows that are left to others are not filled."""
+    """factors (n_rows,) times marginals - y, (n_rows, n_labels), and n_left: so many rows are left to others."""
     result = torch.empty_like(scores)
     tensors = (*summary, factors.to(scores.dtype), result)
     by_row = [_array(scores), *_targets_of(scores, targets), *map(_array, tensors)]
     with _telling("differentiate", scores.dtype):
-        _over_rows(lambda rows: _kernels().differentiate(*(array[rows] for array in by_row)), scores)
-    return result
+        return result, _over_rows(lambda rows: _kernels().differentiate(*(array[rows] for array in by_row)), scores)
 
 
 def can_read(tensor):
@@ -140,7 +137,7 @@ def can_read(tensor):
 def are_binary(dense):
     """Whether all numbers of a tensor that can be read are 0 or 1."""
     values = _array(dense.reshape(-1))
-    blocks = _map_blocks(lambda entries: _kernels().count_others(values[entries]), len(values), 32 * BLOCK_ENTRIES)
+    blocks = _map_blocks(lambda entries: _kernels().has_others(values[entries]), len(values), 32 * BLOCK_ENTRIES)
     return not any(blocks)
 
 
@@ -174,12 +171,13 @@ def _none(dtype):
 
 def _array(tensor):
     """The numbers of a tensor as an array that shares its memory, if they lie one after the other."""
-    return tensor.detach().contiguous().numpy(force=True)
+    return tensor.contiguous().numpy(force=True)
 
 
 def _over_rows(work, scores):
+    """The sum of the results of work over blocks of rows."""
     n_rows, n_labels = scores.shape
-    _map_blocks(work, n_rows, max(1, BLOCK_ENTRIES // n_labels))
+    return sum(_map_blocks(work, n_rows, max(1, BLOCK_ENTRIES // n_labels)))
 
 
 def _map_blocks(work, n_rows, rows_per_block):

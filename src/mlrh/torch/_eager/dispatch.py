@@ -283,14 +283,17 @@ def _by_compiled(scores, targets, log_weights, keep):
     n_labels, max_labels = scores.shape[1], log_weights.shape[-1] - 1
     values, keeps_little = scores.to(working_dtype(scores)), many_labels.serve(n_labels, max_labels)
     if _are_few(n_labels, max_labels):
-        loss, pmf, marked, residuals = compiled.expectations(values, targets, log_weights, keep=keep)
-        _fill_losses(loss, pmf, values, targets, log_weights, marked)
-        if keep:
+        loss, pmf, marked, residuals, n_left = compiled.expectations(values, targets, log_weights, keep=keep)
+        if n_left:
+            _fill_losses(loss, pmf, values, targets, log_weights, marked)
+        if n_left and keep:
             ones = torch.ones_like(loss)[:, None]
             _fill_not_served(residuals, values, targets, log_weights, marked, ones)
         return loss, (residuals, pmf)
-    loss, pmf, summary = compiled.summarise(values, targets, log_weights, _n_heavy(n_labels, max_labels))
-    _fill_losses(loss, pmf, values, targets, log_weights, summary.numbers)
+    n_heavy = _n_heavy(n_labels, max_labels)
+    loss, pmf, summary, n_left = compiled.summarise(values, targets, log_weights, n_heavy)
+    if n_left:
+        _fill_losses(loss, pmf, values, targets, log_weights, summary.numbers)
     if keeps_little:
         return loss, (*summary, pmf)
     ones = torch.ones_like(loss)
@@ -303,8 +306,9 @@ def _by_compiled(scores, targets, log_weights, keep):
 def _by_summary(scores, targets, log_weights, summary, gradient):
     """gradient (n_rows,) times marginals - y, by compiled code and, for the rows left to it, by the tree."""
     values = scores.to(working_dtype(scores))
-    result = compiled.differentiate(values, targets, summary, gradient)
-    _fill_not_served(result, values, targets, log_weights, summary.numbers, gradient[:, None])
+    result, n_left = compiled.differentiate(values, targets, summary, gradient)
+    if n_left:
+        _fill_not_served(result, values, targets, log_weights, summary.numbers, gradient[:, None])
     return result.to(scores.dtype)
 
 

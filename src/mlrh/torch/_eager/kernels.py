@@ -10,10 +10,10 @@ import math
 import numpy as np
 
 from mlrh._parallel import kernel, kernel_part
-from mlrh._simd import LANES, empty_lanes, exp_minus_abs, lane, load, maximum, minimum, splat, store
+from mlrh._simd import LANES, empty_lanes, exp_minus_abs, exp_of_negative, lane, load, maximum, minimum, splat, store
 
 STRIDE = 8  # vectors whose largest weights are kept together, to find heavy labels without reading all
-GROUP = 64  # dense targets that are looked at together, since nearly all of them are 0
+GROUP = 32  # dense targets that are looked at together, since nearly all of them are 0
 # Underflow takes less than LOST from a sum over sets: 1e-308 times the sums over other labels. So a sum is right from
 # SMALLEST_SUM on, and a smaller one must weigh nothing beside the likeliest size.
 SMALLEST_SUM, LOST, LOG_NOTHING = 1e-200, 1e-240, -45.0
@@ -21,7 +21,7 @@ SMALLEST_SUM, LOST, LOG_NOTHING = 1e-200, 1e-240, -45.0
 
 @kernel
 def summarise(scores, dense, indices, log_weights, loss, pmf, numbers, heavy_marginals, heavy):
-    """Write losses (n_rows,), pmf (n_rows, n_sizes), and what `differentiate` needs.
+    """Write losses (n_rows,), pmf (n_rows, n_sizes), and what `differentiate` needs; how many rows are left to others.
 
     Targets are dense (n_rows, n_labels) or indices (n_rows, n), the other has no rows; without both, the loss is the
     log-partition. log_weights has a row for all, or one each. numbers (n_rows, n_sizes) has the shift and the
@@ -33,6 +33,7 @@ def summarise(scores, dense, indices, log_weights, loss, pmf, numbers, heavy_mar
     largest = empty_lanes(weights.shape[0] // STRIDE)
     sums, light = empty_lanes(n_sizes), np.empty(n_sizes)
     prefix, suffix, heavy_weights = np.empty((capacity + 1, n_sizes)), np.empty(n_sizes + 1), np.empty(capacity)
+    n_left = scores.shape[0]
     for i in range(scores.shape[0]):
         numbers[i, 0] = np.nan
         of_sizes = log_weights[min(i, log_weights.shape[0] - 1)]
@@ -49,22 +50,24 @@ def summarise(scores, dense, indices, log_weights, loss, pmf, numbers, heavy_mar
             heavy_marginals[i, h] = min(_add_back(heavy_weights[h], prefix[h], suffix), 1.0)
         if _fill_polynomial(light, suffix, numbers[i]):
             numbers[i, 0] = shift
+            n_left -= 1
         loss[i] = log_partition - _log_weight(i, scores, dense, indices, of_sizes)
         if loss[i] < 0.0 and (dense.shape[0] or indices.shape[0]):
             loss[i] = 0.0  # rounding
+    return n_left
 
 
 @kernel
 def differentiate(scores, dense, indices, numbers, heavy_marginals, heavy, factors, out):
-    """Write factors (n_rows,) times marginals - y into out (n_rows, n_labels), but for the rows left to others."""
+    """Write factors (n_rows,) times marginals - y into out (n_rows, n_labels); how many rows are left to others."""
     n_labels, n_sizes = scores.shape[1], numbers.shape[1]
     weights, coefficients = empty_lanes(_n_vectors(n_labels)), empty_lanes(n_sizes)
-    flat = weights.reshape(-1)
+    flat, n_left = weights.reshape(-1), 0
     for i in range(scores.shape[0]):
         if math.isnan(numbers[i, 0]):
+            n_left += 1
             continue
-        _copy(scores[i], flat)
-        _evaluate(numbers[i], weights, coefficients)
+        _evaluate(scores[i], numbers[i], weights, coefficients)
         for h in range(heavy.shape[1]):
             if heavy[i, h] < 0:
                 break
@@ -79,24 +82,26 @@ def differentiate(scores, dense, indices, numbers, heavy_marginals, heavy, facto
         for h in range(indices.shape[1] if indices.shape[0] else 0):
             if indices[i, h] >= 0:
                 out[i, indices[i, h]] -= factor
+    return n_left
 
 
 @kernel
 def expectations(scores, dense, indices, log_weights, loss, pmf, marked, residuals):
     """Write losses (n_rows,), pmf (n_rows, n_sizes) and marginals - y (n_rows or 0, n_labels), of few labels.
 
-    marked (n_rows, 1) has NaN for a row that is left to others, else 0. Other arguments are those of `summarise`.
+    Returns how many rows are left to others; marked (n_rows, 1) has NaN for these, else 0. Other arguments are those of
+    `summarise`.
     """
     n_rows, n_labels, n_sizes = scores.shape[0], scores.shape[1], log_weights.shape[1]
     weights, prefix = empty_lanes(n_labels), empty_lanes((n_labels + 1) * n_sizes)
     sizes, scalars = empty_lanes(n_sizes), empty_lanes(2)  # of each row: the shift, then the total
-    likeliest = np.empty(LANES, np.int64)
+    likeliest, n_left = np.empty(LANES, np.int64), 0
     for first in range(0, n_rows, LANES):
         n_here = min(LANES, n_rows - first)
         for v in range(LANES):
             for k in range(n_labels):
                 weights[k, v] = scores[first + min(v, n_here - 1), k]
-        _fill_weights_of_rows(weights, scalars)
+        _fill_weights_of_rows(weights, scalars, scores)
         _fill_prefix_of_rows(weights, prefix, n_sizes)
         for v in range(LANES):
             of_sizes = log_weights[min(first + min(v, n_here - 1), log_weights.shape[0] - 1)]
@@ -106,6 +111,7 @@ def expectations(scores, dense, indices, log_weights, loss, pmf, marked, residua
             i, total = first + v, scalars[1, v]
             marked[i, 0] = 0.0 if likeliest[v] >= 0 and SMALLEST_SUM <= total < np.inf else np.nan
             if math.isnan(marked[i, 0]):
+                n_left += 1
                 continue
             of_sizes = log_weights[min(i, log_weights.shape[0] - 1)]
             for j in range(n_sizes):
@@ -118,15 +124,16 @@ def expectations(scores, dense, indices, log_weights, loss, pmf, marked, residua
             _replace_by_marginals(weights, prefix, sizes)
             for v in range(n_here):
                 _fill_residuals(first + v, v, weights, dense, indices, residuals)
+    return n_left
 
 
 @kernel
-def count_others(values):
-    """How many of the values (n,) are neither 0 nor 1."""
-    n = 0
-    for k in range(values.shape[0]):
-        n += (values[k] != 0.0) & (values[k] != 1.0)
-    return n
+def has_others(values):
+    """Whether some of the values (n,) are neither 0 nor 1."""
+    found = False
+    for k in range(values.shape[0]):  # to the end, so that the compiler makes vectors of it
+        found |= (values[k] != 0.0) & (values[k] != 1.0)
+    return found
 
 
 @kernel_part
@@ -167,7 +174,7 @@ def _fill_weights(row, weights, largest):
     for c in range(largest.shape[0]):
         top = splat(0.0)
         for g in range(c * STRIDE, (c + 1) * STRIDE):
-            w = exp_minus_abs(load(weights, g) - splat(shift))
+            w = exp_of_negative(load(weights, g) - splat(shift), row)
             store(weights, g, w)
             top = maximum(w, top)
             total = total + w
@@ -176,15 +183,18 @@ def _fill_weights(row, weights, largest):
 
 
 @kernel_part
-def _fill_weights_of_rows(weights, scalars):
-    """Replace scores (n_labels, LANES) by exp(score - shift); the shifts, which `_fill_weights` describes, in row 0."""
+def _fill_weights_of_rows(weights, scalars, numbers):
+    """Replace scores (n_labels, LANES) by exp(score - shift), to the digits of the type of numbers.
+
+    The shifts, which `_fill_weights` describes, are in row 0 of scalars.
+    """
     top = splat(-np.inf)
     for k in range(weights.shape[0]):
         top = maximum(load(weights, k), top)
     for v in range(LANES):
         scalars[0, v] = _rounded_up(lane(top, v))
     for k in range(weights.shape[0]):
-        store(weights, k, exp_minus_abs(load(weights, k) - load(scalars, 0)))
+        store(weights, k, exp_of_negative(load(weights, k) - load(scalars, 0), numbers))
 
 
 @kernel_part
@@ -303,12 +313,19 @@ def _fill_light(weights, sums, light):
     n_sizes = light.shape[0]
     for j in range(n_sizes):
         store(sums, j, splat(1.0 if j == 0 else 0.0))
-    for g in range(0, weights.shape[0], 2):
-        # Two labels at a time: (1 + a x)(1 + b x), which halves what goes through memory.
-        a, b = load(weights, g), load(weights, g + 1)
-        one, two = a + b, a * b
-        for j in range(n_sizes - 1, 1, -1):
-            store(sums, j, load(sums, j) + (one * load(sums, j - 1) + two * load(sums, j - 2)))
+    for g in range(0, weights.shape[0], 4):
+        # Four labels at a time, 1 + one x + ... + four x^4: each step waits for the sums that the one before stored.
+        a, b, c, d = load(weights, g), load(weights, g + 1), load(weights, g + 2), load(weights, g + 3)
+        left, left_two, right, right_two = a + b, a * b, c + d, c * d
+        one, two = left + right, left_two + right_two + left * right
+        three, four = left * right_two + left_two * right, left_two * right_two
+        for j in range(n_sizes - 1, 3, -1):
+            last = three * load(sums, j - 3) + four * load(sums, j - 4)
+            store(sums, j, load(sums, j) + (one * load(sums, j - 1) + two * load(sums, j - 2) + last))
+        if n_sizes > 3:
+            store(sums, 3, load(sums, 3) + (one * load(sums, 2) + two * load(sums, 1) + three))
+        if n_sizes > 2:
+            store(sums, 2, load(sums, 2) + (one * load(sums, 1) + two))
         store(sums, 1, load(sums, 1) + one)
     for j in range(n_sizes):
         light[j] = sums[j, 0]
@@ -387,10 +404,10 @@ def _log_weight(i, scores, dense, indices, log_weights):
     if dense.shape[0]:
         row = dense[i]  # a loop over the rows of a slice would lose that numbers lie one after the other
         for start in range(0, row.shape[0], GROUP):
-            group, n_present = row[start : start + GROUP], 0
+            group, has_any = row[start : start + GROUP], False
             for k in range(group.shape[0]):  # without a branch, so that the compiler makes vectors of it
-                n_present += group[k] != 0.0  # true of NaN, which makes the loss NaN
-            for k in range(start, start + group.shape[0] if n_present else start):
+                has_any |= group[k] != 0.0  # true of NaN, which makes the loss NaN
+            for k in range(start, start + group.shape[0] if has_any else start):
                 if row[k] != 0.0:
                     total += row[k] * scores[i, k]
                     count += row[k]
@@ -406,13 +423,14 @@ def _log_weight(i, scores, dense, indices, log_weights):
 
 
 @kernel_part
-def _evaluate(numbers, weights, coefficients):
+def _evaluate(row, numbers, weights, coefficients):
     """Replace weights, which hold scores, by the polynomials of light labels."""
+    _copy(row, weights.reshape(-1))
     n_sizes, shift = numbers.shape[0], splat(numbers[0])
     for i in range(1, n_sizes):
         store(coefficients, i, splat(numbers[i]))
     for g in range(weights.shape[0]):
-        w = exp_minus_abs(load(weights, g) - shift)
+        w = exp_of_negative(load(weights, g) - shift, row)
         value = load(coefficients, n_sizes - 1)
         for i in range(n_sizes - 2, 0, -1):
             value = value * w + load(coefficients, i)
