@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 
 from mlrh import MLRHClassifier
 from mlrh.spaces import OpenSpace
-from mlrh.spaces._kernels import seen_sets
+from mlrh.spaces._kernels import seen_sets, trie
 
 SETS = reference.sets_of_sizes(6, 1, 3)
 
@@ -101,3 +101,17 @@ def test_a_chosen_strength_and_its_start_lead_to_the_same_optimum_as_that_streng
     chosen = MLRHClassifier(**options).fit(X, Y)
     fixed = MLRHClassifier(**options, set_bias_strength=chosen.set_bias_strength_).fit(X, Y)
     assert chosen.objective_ == pytest.approx(fixed.objective_, rel=1e-4)
+
+
+def test_scores_far_below_zero_need_no_trie(monkeypatch):
+    random = np.random.default_rng(0)
+    scores = np.where(random.random((40, 30)) < 0.8, random.uniform(-400, -100, (40, 30)), random.normal(size=(40, 30)))
+    sets = np.unique((scores + random.normal(size=scores.shape) > 0).astype(int), axis=0)
+    sets = sets[(sets.sum(axis=1) >= 1) & (sets.sum(axis=1) <= 12)]
+    space = OpenSpace(30, 1, 12, sets, random.normal(size=len(sets)))
+    log_partition, marginals, _, _ = space._by_trie(scores, np.arange(40))
+    monkeypatch.setattr(trie, "expectations", lambda *_: pytest.fail("through the trie"))
+    found = space.expectations(scores, np.ones(40))
+    np.testing.assert_allclose(found[0], log_partition, rtol=1e-12)
+    # A digit of log Z, up to 1024, is worth 1e-13, and a dozen scores are added up.
+    np.testing.assert_allclose(found[1], marginals, rtol=0, atol=1e-11)
