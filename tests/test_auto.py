@@ -244,6 +244,32 @@ def test_ctrl_c_keeps_the_best_so_far_with_a_warning(tiny_grids, monkeypatch):
     assert (model.predict(X) == Y).mean() > 0.7
 
 
+def test_ctrl_c_while_a_pool_is_judged_keeps_the_best_candidate_with_a_warning(tiny_grids, monkeypatch):
+    def pool(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(auto._Judge, "pool", pool)
+    with pytest.warns(UserWarning, match="interrupted; the best of 2 of 2 candidates is fitted"):
+        model = MLRHAuto(cv=3, time_budget=None, n_jobs=1, scores="linear", label_space="open").fit(X, Y)
+    assert len(model.leaderboard_) == 2
+    assert (model.predict(X) == Y).mean() > 0.7
+
+
+def test_ctrl_c_ends_the_processes_of_a_search_and_keeps_the_best_so_far(tiny_grids, monkeypatch):
+    real = auto.as_finished
+
+    def stopped(*arguments, **options):
+        for number, event in enumerate(real(*arguments, **options)):
+            yield event
+            if number == 20:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(auto, "as_finished", stopped)
+    with pytest.warns(UserWarning, match="interrupted; the best of [0-9]+ of 16 candidates is fitted"):
+        model = MLRHAuto(cv=2, time_budget=None, n_jobs=2).fit(X, Y)
+    assert 1 <= len(model.leaderboard_) < 16
+
+
 def test_ctrl_c_before_the_first_candidate_is_an_interrupt_and_leaves_the_last_fit(tiny_grids, monkeypatch):
     model = MLRHAuto(quality="fast", scores="linear", time_budget=None).fit(X, Y)
     before = model.predict_proba(X)

@@ -378,6 +378,21 @@ def test_an_interrupt_during_a_fit_ends_it_without_a_traceback_or_a_file(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["large.csv"]
 
 
+def test_an_interrupt_after_a_finished_candidate_saves_the_best_so_far(scenes, folder, monkeypatch):
+    real, done = auto._Evaluation.__call__, []
+
+    def evaluated(*arguments):
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(0)
+        return real(*arguments)
+
+    monkeypatch.setattr(auto._Evaluation, "__call__", evaluated)
+    result = run("fit", scenes / "train.csv", "--labels", NAMES, "-o", "out.mlrh", "--folds", "3", "--jobs", "1")
+    assert "The search was interrupted; the best of 1 of" in result.output
+    assert persistence.load("out.mlrh").predict_proba(TEST).shape == TEST.Y.shape
+
+
 def test_a_fault_in_a_process_of_its_own_is_one_line_and_exit_code_2(tmp_path):
     done = subprocess.run((*PROGRAM, "predict", "none.mlrh", "-"), cwd=tmp_path, capture_output=True, input=b"")
     assert (done.returncode, done.stdout) == (2, b"")

@@ -228,12 +228,8 @@ class MLRHAuto(_targets.SetClassifier):
         candidates = self._candidates(task, columns, notes)
         steps = _Steps(len(candidates) * len(folds) + 1, report, self.verbose)
         judge = _Judge(task, folds, self.metric, self.select_by)
-        entries = self._entries(judge, candidates, steps, end, notes, columns)
-        if pooled and self.quality == "best":
-            if time.perf_counter() < end:
-                entries += judge.pool(entries)
-            else:
-                notes.append("Time was up before a pool was tried.")
+        pooled = pooled and self.quality == "best"
+        entries = self._entries(judge, candidates, steps, end, notes, columns, pooled=pooled)
         entries.sort(key=judge.loss)  # stable: of equals, what was tried first stays first
         best = entries[0]
         options = {"decision": DECISIONS[self.metric], "n_jobs": self.n_jobs}
@@ -245,8 +241,8 @@ class MLRHAuto(_targets.SetClassifier):
         _whole_fit.keep(self, vars(fitted), without=vars(self))
         return best.parts
 
-    def _entries(self, judge, candidates, steps, end, notes, columns):
-        """The finished candidates; the search ends early where time is up or by Ctrl-C, once there is one."""
+    def _entries(self, judge, candidates, steps, end, notes, columns, *, pooled):
+        """The finished candidates, and a pool of them; where there is one, an end of time or Ctrl-C ends the search."""
         entries: list[_Entry] = []
         found: dict[_Candidate, dict] = {candidate: {} for candidate in candidates}
         n_folds = len(judge.folds)
@@ -270,9 +266,13 @@ class MLRHAuto(_targets.SetClassifier):
                         own = found.pop(candidate)
                         entries.append(judge.entry(candidate, [own[number] for number in range(n_folds)]))
                     steps.tell(str(candidate))
-                    if entries and time.perf_counter() + _seconds_of_last_fit(entries, n_folds) > end and found:
+                    if entries and time.perf_counter() + _seconds_of_last_fit(entries, n_folds, pooled) > end and found:
                         notes.append(_time_is_up([candidate for candidate in candidates if candidate in found]))
                         break
+            if pooled and time.perf_counter() < end:
+                entries += judge.pool(entries)
+            elif pooled:
+                notes.append("Time was up before a pool was tried.")
         except KeyboardInterrupt:
             if not entries:
                 raise
@@ -551,14 +551,14 @@ class _Evaluation:
         options = {"n_jobs": 1} if candidate.scores == "boosted" else {"n_jobs": 1, "tol": self.tol}
         classifier = candidate.classifier(X, self.columns, self.random_state, **options)
         weights = None if (self.task.weights == 1).all() else self.task.weights[train]
-        parts, compared, best, weights_held_out = [], None, None, self.task.weights[rows]
+        parts, compared, best, counted = [], None, None, self.task.weights[rows] > 0
         for fitted in classifier._fit_path(X, self.task.y[train], candidate.values, weights):
             if not isinstance(compared, list):  # kernel values are the same along the path
                 compared = fitted._compared(X_held_out)
             distribution = fitted._distribution_of(fitted._scores_of(compared))
             form, truth, is_known = _held_out.form_and_truth(self.task, fitted, rows)
             parts.append(_part(distribution, truth, is_known, form, self.metric))
-            losses = weights_held_out * _losses(parts[-1].log_probs)
+            losses = (self.task.weights[rows] * _losses(parts[-1].log_probs))[counted]
             if best is None or losses.sum() < best.sum():
                 best = losses
             elif not self.whole_paths and _is_lost(losses - best):
@@ -729,13 +729,14 @@ def _members(entries):
     return members
 
 
-def _seconds_of_last_fit(entries, n_folds):
-    """About how long it takes to fit what may be chosen: one fold's path of each member of a pool."""
-    by_kind: dict[str, float] = {}
+def _seconds_of_last_fit(entries, n_folds, pooled):
+    """At most about how long it takes to fit what may be chosen: one fold's path of a candidate, or of each member."""
+    by_kind: dict[str, list[float]] = {}
     for entry in entries:
-        kind = entry.candidate.scores
-        by_kind[kind] = max(by_kind.get(kind, 0.0), entry.seconds / n_folds)
-    return sum(by_kind.values())
+        by_kind.setdefault(entry.candidate.scores, []).append(entry.seconds / n_folds)
+    if not pooled:
+        return max(max(seconds) for seconds in by_kind.values())
+    return sum(sum(sorted(seconds)[-MEMBERS_PER_SCORES:]) for seconds in by_kind.values())
 
 
 def _fit_to_all(task, entry, columns, random_state, options):
