@@ -421,11 +421,13 @@ def _at_most(seconds):
     # Again and again: where the first one is raised, compiled code may swallow it (a forest took twice its time).
     signal.setitimer(signal.ITIMER_PROF, seconds, AGAIN)
     try:
-        yield
-    except TimeoutError:
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+    except TimeoutError:  # also one that came as the block had just ended
         pass
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
 
 

@@ -76,8 +76,10 @@ def who_wins(ranked: Sequence[Ranked], over: str, *, always_a_rival: bool) -> It
         winners = f"{ranked[0].methods[0]} is {among}, in {enumerated([found.title for found in ranked])}."
     else:
         winners = f"{among[0].upper()}{among[1:]}: {winners}."
-    # That there are too few is said once.
-    details = [_ahead(found, n_methods, always_a_rival, found is ranked[0]) for found in ranked]
+    details, told = [], set()
+    for found in ranked:
+        details.append(_ahead(found, n_methods, always_a_rival, found.too_few not in told))
+        told.add(found.too_few)
     yield " ".join(filter(None, [winners, details[0]]))
     yield from filter(None, details[1:])
 
@@ -135,4 +137,8 @@ def _chance(ranked, rival, says_too_few):
         return ranked.too_few if says_too_few else ""
     verdict, written = "is more than" if rival.p < LEVEL else "may be", p_value(rival.p)
     sign = "" if written.startswith("<") else "= "
-    return f"That {verdict} chance ({ranked.test}, p {sign}{written} with Holm's correction)."
+    words = f"That {verdict} chance ({ranked.test}, p {sign}{written} with Holm's correction)."
+    if len(ranked.duels) == 1:
+        return words
+    n_sure = sum(duel.p < LEVEL and duel.wins > duel.losses for duel in ranked.duels)
+    return f"{words} It is ahead of {n_sure or 'none'} of the {len(ranked.duels)} others by more than chance."
