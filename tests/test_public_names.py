@@ -56,3 +56,21 @@ def test_every_listed_name_is_there_and_says_what_it_is(place):
 def test_rooms_that_the_documentation_names_are_attributes_of_the_package():
     code = "import mlrh; assert mlrh.persistence.load and mlrh.decisions.BY_NAME and 'spaces' in dir(mlrh)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+WITHOUT_TORCH = """
+import importlib.abc, inspect, sys
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+import mlrh
+assert dict(inspect.getmembers(mlrh))["spaces"]
+"""
+
+
+def test_the_package_can_be_listed_without_torch():
+    assert subprocess.run([sys.executable, "-c", WITHOUT_TORCH]).returncode == 0

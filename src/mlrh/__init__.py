@@ -28,7 +28,8 @@ __all__ = [
     "TunedThresholds",
     "distribution",
 ]
-ROOMS = ("data", "decisions", "metrics", "model_selection", "persistence", "spaces", "torch")  # mlrh.data and so on
+_ROOMS = ("data", "decisions", "metrics", "model_selection", "persistence", "spaces")  # mlrh.data and so on
+_EXTRA = "torch"  # mlrh.torch, which not everybody has: asked for by name, not found by listing
 __version__ = "0.2.0.dev0"
 
 
@@ -38,10 +39,10 @@ def __getattr__(name):
 
     if name in __all__:
         return getattr(import_module("mlrh.estimators"), name)
-    if name in ROOMS:
+    if name in _ROOMS or name == _EXTRA:
         return import_module(f"mlrh.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted([*globals(), *__all__, *ROOMS])
+    return sorted([*globals(), *__all__, *_ROOMS])
