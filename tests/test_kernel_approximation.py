@@ -96,7 +96,7 @@ def test_float32_rows_give_the_model_of_float64_to_their_digits_and_answers_in_f
     narrow, wide = (approximate(kind, C=100.0).fit(rows, Y) for rows in (own, own.astype(np.float64)))
     found = narrow.predict_proba(NEW.astype(np.float32))
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, wide.predict_proba(NEW), atol=1e-4)  # tol=1e-7 leaves as much
+    np.testing.assert_allclose(found, wide.predict_proba(NEW), atol=1e-4)  # tol=1e-5 leaves as much
 
 
 @BOTH

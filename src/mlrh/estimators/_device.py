@@ -22,7 +22,7 @@ def stays(X) -> bool:
 
 
 def _is_of_cupy(X):
-    return type(X).__module__.partition(".")[0] == "cupy"
+    return type(X).__module__.partition(".")[0] in ("cupy", "cupyx")  # the latter has sparse arrays
 
 
 def is_tensor(values) -> bool:
@@ -49,9 +49,11 @@ def validated(estimator, X, *, reset):
     """X as a tensor of float64 or float32, where it lies; with reset, the estimator notes its columns."""
     import torch
 
-    X = torch.from_dlpack(X) if _is_of_cupy(X) else X.detach()
-    if X.layout is not torch.strided:
-        raise ValueError("X on a device must be a dense tensor; got a sparse one. Use X.to_dense().")
+    is_of_cupy = _is_of_cupy(X)
+    if type(X).__module__.startswith("cupyx") if is_of_cupy else X.layout is not torch.strided:
+        way = "X.toarray()" if is_of_cupy else "X.to_dense()"
+        raise ValueError(f"X on a device must be dense; got a sparse {type(X).__name__}. Use {way}.")
+    X = torch.from_dlpack(X) if is_of_cupy else X.detach()
     if X.dim() != 2 or 0 in X.shape:
         raise ValueError(f"X must have at least one row and one column; got shape {tuple(X.shape)}.")
     if X.is_complex():
