@@ -1,10 +1,11 @@
 """Milliseconds of MLRHLoss on the CPU, forward and backward, beside BCEWithLogitsLoss on the same logits and targets.
 
-Run it with `python benchmarks/torch_loss_cpu.py [threads]`. The losses take turns, so that a busy machine slows both;
+Run it with `python benchmarks/torch_loss_cpu.py [threads] [--without-numba]`. The losses take turns, so that a busy machine slows both;
 each figure is the lowest decile of its turns, since what others do only adds time, and more to a longer call. With one
 thread it is the processor's time, in which waiting for others doesn't count, else that of the clock. Logits are those
 of a network at the start (standard normal) and of a trained one (about -7, and 3 for the labels of the target). The
 gradients are checked before anything is timed. Below the table are lines of fewer labels, in float32 at the start.
+--without-numba times the operations of torch that take the place of compiled code where numba is not installed.
 """
 
 import statistics
@@ -14,6 +15,7 @@ import time
 import torch
 
 from mlrh.torch import CardinalitySpace, MLRHLoss
+from mlrh.torch._eager import compiled
 
 N_LABELS, MAX_LABELS = 1024, 4
 FEW = ((256, 20, 4), (4096, 8, 4), (4096, 32, 4), (4096, 64, 4), (512, 200, 16), (512, 256, 32))  # rows, labels, M
@@ -87,4 +89,7 @@ def low_deciles(*calls):
 
 
 if __name__ == "__main__":
+    if "--without-numba" in sys.argv:
+        sys.argv.remove("--without-numba")
+        compiled.HAS_NUMBA = False
     main(*map(int, sys.argv[1:2]))

@@ -137,5 +137,5 @@ def test_the_first_fit_ever_is_held_to_five_seconds_of_compiling_in_an_empty_cac
         return [first, 0.5]
 
     monkeypatch.setattr(startup, "_printed", printed)
-    line = startup.first_ever(True, "open", CONTEXT)
+    line = startup.first_ever("open space", "emotions", True, "MLRHClassifier(label_space='open')", CONTEXT)
     assert (line.ours, line.theirs, line.passes) == (first - 0.5, 5.0, passes)
