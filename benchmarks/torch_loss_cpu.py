@@ -1,11 +1,12 @@
 """Milliseconds of MLRHLoss on the CPU, forward and backward, beside BCEWithLogitsLoss on the same logits and targets.
 
-Run it with `python benchmarks/torch_loss_cpu.py [threads] [--without-numba]`. The losses take turns, so that a busy machine slows both;
-each figure is the lowest decile of its turns, since what others do only adds time, and more to a longer call. With one
-thread it is the processor's time, in which waiting for others doesn't count, else that of the clock. Logits are those
-of a network at the start (standard normal) and of a trained one (about -7, and 3 for the labels of the target). The
-gradients are checked before anything is timed. Below the table are lines of fewer labels, in float32 at the start.
---without-numba times the operations of torch that take the place of compiled code where numba is not installed.
+Run it with `python benchmarks/torch_loss_cpu.py [threads] [--without-numba]`. The losses take turns, so that a busy
+machine slows both; each figure is the lowest decile of its turns, since what others do only adds time, and more to a
+longer call. With one thread it is the processor's time, in which waiting for others doesn't count, else that of the
+clock. Logits are those of a network at the start (standard normal) and of a trained one (about -7, and 3 for the labels
+of the target). The gradients are checked before anything is timed. Below the table are lines of fewer labels, in
+float32 at the start. --without-numba times the operations of torch that take the place of compiled code where numba is
+not installed.
 """
 
 import statistics

@@ -287,7 +287,7 @@ def test_what_cannot_run_on_a_device_says_so(options, words, rows):
 def test_the_best_set_by_jaccard_is_found_on_a_device_in_the_cardinality_space_alone(rows):
     X, Y, _ = rows
     model = MLRHClassifier(label_space="observed", decision="jaccard").fit(*tensors(X, Y))
-    with pytest.raises(ValueError, match="the Jaccard index .* for a cardinality space only"):
+    with pytest.raises(ValueError, match=r"the Jaccard index .* for a cardinality space only"):
         model.predict(torch.tensor(X))
 
 
