@@ -176,7 +176,10 @@ class CardinalitySpace(LabelSpace):
         return log_partition, marginals, sizes[self.min_labels :]
 
     def row_expectations(self, scores):
-        """Log-partition (n_samples,), marginals (n_samples, n_labels) and P(|y| = j) (n_samples, max_labels + 1)."""
+        """Log-partition (n_samples,), marginals (n_samples, n_labels) and P(|y| = j) (n_samples, max_labels + 1).
+
+        As `expectations`, with the probabilities of sizes row by row.
+        """
         return dispatch.row_expectations(scores, self._kernel_bias, n_jobs=self.n_jobs)
 
     def curvature(self, scores, direction, bias_direction, weights):

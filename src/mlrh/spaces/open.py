@@ -315,10 +315,10 @@ class OpenSpace(LabelSpace):
             of_sizes, of_sets = np.zeros(self.max_labels + 1), np.asarray(bias_direction[n_sizes:], np.float64)
             of_sizes[self.min_labels :] = bias_direction[:n_sizes]
             means = (marginals * direction).sum(axis=1) + pmf @ of_sizes
-            inputs = (log_cardinality, means, self._known_or_none(), self._sets_for_sums, biases)
+            inputs = (log_cardinality, means, self._known_or_none(), self._seen.as_given, biases)
             directions = (of_sizes[self._seen.counts], of_sets)
             total_means, shares, sizes, by_set = seen_sets.moments(
-                wide, direction, *inputs, directions, weights, safe, n_jobs=self.n_jobs
+                wide, direction, *inputs, directions, weights, safe, n_sizes=self.max_labels + 1, n_jobs=self.n_jobs
             )
             d_marginals, by_size = self._cardinality.curvature(
                 wide, direction, bias_direction[:n_sizes], weights * inverse
@@ -526,14 +526,11 @@ class OpenSpace(LabelSpace):
         safe &= np.abs(log_cardinality) <= LARGEST_LOG_PARTITION
         safe &= np.abs(self.bias).max(initial=0.0) <= LARGEST_PLAIN
         biases = (self.size_bias[self._seen.counts], self._plain_set_bias())
-        inputs = (np.where(safe, log_cardinality, 0.0), self._known_or_none(), self._sets_for_sums, biases, weights)
-        totals, shares, sizes, by_set = seen_sets.sums(scores, *inputs, safe, n_jobs=self.n_jobs)
+        inputs = (np.where(safe, log_cardinality, 0.0), self._known_or_none(), self._seen.as_given, biases, weights)
+        totals, shares, sizes, by_set = seen_sets.sums(
+            scores, *inputs, safe, n_sizes=self.max_labels + 1, n_jobs=self.n_jobs
+        )
         return totals, shares, sizes, by_set, safe
-
-    @property
-    def _sets_for_sums(self):
-        """The seen sets as `seen_sets.sums` takes them: (indptr, indices), and the number of sizes."""
-        return *self._seen.as_given, self.max_labels + 1
 
     def _plain_set_bias(self):
         """Biases of the sets without those that no safe row can have, whose exponentials could overflow."""

@@ -23,17 +23,16 @@ TINY = 1e-10  # keeps quotients finite where no probability is left for sets wit
 TARGET_OPERATIONS = 500_000  # of one block: about a millisecond, short enough to share out, long enough to be worth it
 
 
-def sums(scores, log_cardinality, known, sets, biases, weights, safe, *, n_jobs=None):
+def sums(scores, log_cardinality, known, sets, biases, weights, safe, *, n_sizes, n_jobs=None):
     """T (n_rows,), what the listed sets add to marginals and to probabilities of sizes, and weights @ P(s) (n_sets,).
 
     They add sum_s (exp(beta_s) - 1) q_s y_s / T (n_rows, n_labels), and the same sums over the sets of one size
-    (n_rows, n_sizes). log_cardinality (n_rows,) is log Z_cardinality. `sets` is (indptr, indices, n_sizes), with the
-    sizes 0, ..., n_sizes - 1, `biases` the pair (bias of the size of each set, beta), `known` (n_rows or 0, n_labels)
-    what is known of the rows. `safe` says which rows can be answered in plain floating point; a row whose T is below
+    (n_rows, n_sizes), sizes being 0, ..., n_sizes - 1. log_cardinality (n_rows,) is log Z_cardinality. `sets` is
+    (indptr, indices), `biases` the pair (bias of the size of each set, beta), `known` (n_rows or 0, n_labels) what is
+    known of the rows. `safe` says which rows can be answered in plain floating point; a row whose T is below
     SAFE_SHARE is unmarked there. Rows that are not safe are not counted in the last result and have no meaning in the
     others.
     """
-    *sets, n_sizes = sets
     totals, shares, sizes = np.empty(len(scores)), np.empty(scores.shape), np.empty((len(scores), n_sizes))
     size_bias, set_bias = biases
     raised, weighed = np.expm1(set_bias), np.exp(set_bias)
@@ -50,14 +49,15 @@ def sums(scores, log_cardinality, known, sets, biases, weights, safe, *, n_jobs=
     return totals, shares, sizes, sum(parts, start=np.zeros(len(set_bias)))
 
 
-def moments(scores, direction, log_cardinality, means, known, sets, biases, directions, weights, safe, *, n_jobs=None):
+def moments(
+    scores, direction, log_cardinality, means, known, sets, biases, directions, weights, safe, *, n_sizes, n_jobs=None
+):
     """E[u] (n_rows,), what the listed sets add to covariances of labels and of sizes with u, weights @ Cov(set, u).
 
     u(y) is the change of the log-weight of y: the sum of `direction` (n_rows, n_labels) over its labels, and the
     entries of `directions` for the bias of its size and of the set. means (n_rows,) is E[u] in the cardinality space,
     where sets have no bias of their own. Rows marked in `safe` are answered; other arguments are those of `sums`.
     """
-    *sets, n_sizes = sets
     total_means, shares = np.empty(len(scores)), np.empty(scores.shape)
     sizes, (size_bias, set_bias) = np.empty((len(scores), n_sizes)), biases
     raised, weighed = np.expm1(set_bias), np.exp(set_bias)

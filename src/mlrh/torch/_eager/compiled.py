@@ -85,17 +85,7 @@ def summarise(scores, targets, log_weights, n_heavy):
     n_rows, n_sizes = scores.shape[0], log_weights.shape[-1]
     loss, pmf = scores.new_empty(n_rows), scores.new_empty((n_rows, n_sizes))
     summary = empty_summary(scores, n_sizes - 1, n_heavy, scores.dtype)
-    log_weights = _array(log_weights.to(torch.float64).reshape(-1, n_sizes))
-    by_row = [_array(scores), *_targets_of(scores, targets), *map(_array, (loss, pmf, *summary))]
-
-    def work(rows):
-        block, dense, indices, *outputs = (array[rows] for array in by_row)
-        return _kernels().summarise(
-            block, dense, indices, log_weights if len(log_weights) == 1 else log_weights[rows], *outputs
-        )
-
-    with _telling("summarise", scores.dtype):
-        return loss, pmf, summary, _over_rows(work, scores)
+    return loss, pmf, summary, _filled("summarise", scores, targets, log_weights, (loss, pmf, *summary))
 
 
 def expectations(scores, targets, log_weights, *, keep):
@@ -106,17 +96,22 @@ def expectations(scores, targets, log_weights, *, keep):
     n_rows, n_labels = scores.shape
     loss, pmf = scores.new_empty(n_rows), scores.new_empty((n_rows, log_weights.shape[-1]))
     marked, residuals = scores.new_empty((n_rows, 1)), scores.new_empty((n_rows if keep else 0, n_labels))
+    outputs = (loss, pmf, marked, residuals)
+    return *outputs, _filled("expectations", scores, targets, log_weights, outputs)
+
+
+def _filled(name, scores, targets, log_weights, outputs):
+    """How many rows are left to others, after a kernel has written the outputs (n_rows, ...)."""
     log_weights = _array(log_weights.to(torch.float64).reshape(-1, log_weights.shape[-1]))
-    by_row = [_array(scores), *_targets_of(scores, targets), *map(_array, (loss, pmf, marked, residuals))]
+    by_row = [_array(scores), *_targets_of(scores, targets), *map(_array, outputs)]
+    compute = getattr(_kernels(), name)
 
     def work(rows):
-        block, dense, indices, *outputs = (array[rows] for array in by_row)
-        return _kernels().expectations(
-            block, dense, indices, log_weights if len(log_weights) == 1 else log_weights[rows], *outputs
-        )
+        block, dense, indices, *own = (array[rows] for array in by_row)
+        return compute(block, dense, indices, log_weights if len(log_weights) == 1 else log_weights[rows], *own)
 
-    with _telling("expectations", scores.dtype):
-        return loss, pmf, marked, residuals, _over_rows(work, scores)
+    with _telling(name, scores.dtype):
+        return _over_rows(work, scores)
 
 
 def differentiate(scores, targets, summary, factors):
