@@ -48,6 +48,22 @@ def test_losses_and_marginals_equal_the_tree_of_products(kind, n_labels, max_lab
             torch.testing.assert_close(saved[-1].double(), expected.pmf, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize(
+    ("n_labels", "max_labels", "height"),
+    [(20, 4, 12.0), (20, 4, 40.0), (40, 32, 12.0), (1024, 4, 12.0), (1024, 4, 40.0)],
+)
+def test_losses_of_nearly_certain_targets_keep_their_digits_in_float32(n_labels, max_labels, height, generator):
+    targets = torch.zeros(50, n_labels).scatter_(1, torch.arange(50)[:, None] % n_labels, 1.0)
+    targets[:, : max_labels // 2] = 1.0
+    scores = torch.where(targets == 1, height, 0.0) + 3 * torch.randn(50, n_labels, generator=generator)
+    losses, expected = (
+        mlrh_loss(some, targets.to(some.dtype), max_labels=max_labels, reduction="none")
+        for some in (scores, scores.double())
+    )
+    # Rounded to float32 once, and weights of labels right to 1e-8.
+    torch.testing.assert_close(losses.double(), expected, rtol=1e-6, atol=max_labels * 1e-8)
+
+
 @pytest.mark.parametrize("kind", ["start", "trained", "certain", "equal"])
 @pytest.mark.parametrize(("n_labels", "max_labels"), [(1024, 4), (1024, 8), (1024, 20), (100, 10), (20, 20)])
 def test_compiled_code_serves_the_rows_that_training_meets(kind, n_labels, max_labels, generator):

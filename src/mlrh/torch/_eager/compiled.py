@@ -60,7 +60,7 @@ def warm_up(dtype, of_targets, *, few):
     if few:
         expectations(scores, None, log_weights, keep=True)
     else:
-        *_, summary, _ = summarise(scores, None, log_weights, 1)
+        _, _, summary, _ = summarise(scores, None, log_weights, 1)
         differentiate(scores, None, summary, torch.ones(1))
     if of_targets in READ:
         are_binary(scores.to(of_targets))
@@ -85,7 +85,7 @@ def summarise(scores, targets, log_weights, n_heavy):
     n_rows, n_sizes = scores.shape[0], log_weights.shape[-1]
     loss, pmf = scores.new_empty(n_rows), scores.new_empty((n_rows, n_sizes))
     summary = empty_summary(scores, n_sizes - 1, n_heavy, scores.dtype)
-    return loss, pmf, summary, _filled("summarise", scores, targets, log_weights, (loss, pmf, *summary))
+    return loss, pmf, summary, _run_kernel("summarise", scores, targets, log_weights, (loss, pmf, *summary))
 
 
 def expectations(scores, targets, log_weights, *, keep):
@@ -97,11 +97,11 @@ def expectations(scores, targets, log_weights, *, keep):
     loss, pmf = scores.new_empty(n_rows), scores.new_empty((n_rows, log_weights.shape[-1]))
     marked, residuals = scores.new_empty((n_rows, 1)), scores.new_empty((n_rows if keep else 0, n_labels))
     outputs = (loss, pmf, marked, residuals)
-    return *outputs, _filled("expectations", scores, targets, log_weights, outputs)
+    return *outputs, _run_kernel("expectations", scores, targets, log_weights, outputs)
 
 
-def _filled(name, scores, targets, log_weights, outputs):
-    """How many rows are left to others, after a kernel has written the outputs (n_rows, ...)."""
+def _run_kernel(name, scores, targets, log_weights, outputs):
+    """Have a function of `kernels` write the outputs (n_rows, ...); how many rows it leaves to others."""
     log_weights = _array(log_weights.to(torch.float64).reshape(-1, log_weights.shape[-1]))
     by_row = [_array(scores), *_targets_of(scores, targets), *map(_array, outputs)]
     compute = getattr(_kernels(), name)

@@ -116,8 +116,9 @@ def expectations(scores, dense, indices, log_weights, loss, pmf, marked, residua
             of_sizes = log_weights[min(i, log_weights.shape[0] - 1)]
             for j in range(n_sizes):
                 pmf[i, j] = sizes[j, v] * prefix[n_labels * n_sizes + j, v]
-            loss[i] = of_sizes[likeliest[v]] + scalars[0, v] * likeliest[v] + math.log(total)
-            loss[i] -= _log_weight(i, scores, dense, indices, of_sizes)
+            # Subtracted before it is rounded to the type of the losses.
+            log_partition = of_sizes[likeliest[v]] + scalars[0, v] * likeliest[v] + math.log(total)
+            loss[i] = log_partition - _log_weight(i, scores, dense, indices, of_sizes)
             if loss[i] < 0.0 and (dense.shape[0] or indices.shape[0]):
                 loss[i] = 0.0  # rounding
         if residuals.shape[0]:
@@ -424,7 +425,7 @@ def _log_weight(i, scores, dense, indices, log_weights):
 
 @kernel_part
 def _evaluate(row, numbers, weights, coefficients):
-    """Replace weights, which hold scores, by the polynomials of light labels."""
+    """Fill weights with the polynomials of light labels at the scores of a row."""
     _copy(row, weights.reshape(-1))
     n_sizes, shift = numbers.shape[0], splat(numbers[0])
     for i in range(1, n_sizes):
