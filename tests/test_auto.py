@@ -241,6 +241,7 @@ def test_ctrl_c_keeps_the_best_so_far_with_a_warning(tiny_grids, monkeypatch):
     with pytest.warns(UserWarning, match="interrupted; the best of 1 of 16 candidates is fitted"):
         model = MLRHAuto(cv=3, time_budget=None, n_jobs=1).fit(X, Y)
     assert [line["scores"] for line in model.leaderboard_] == ["linear"]
+    assert model.notes_ == ["No pool was tried: the search was interrupted."]
     assert (model.predict(X) == Y).mean() > 0.7
 
 
@@ -252,10 +253,11 @@ def test_ctrl_c_while_a_pool_is_judged_keeps_the_best_candidate_with_a_warning(t
     with pytest.warns(UserWarning, match="interrupted; the best of 2 of 2 candidates is fitted"):
         model = MLRHAuto(cv=3, time_budget=None, n_jobs=1, scores="linear", label_space="open").fit(X, Y)
     assert len(model.leaderboard_) == 2
+    assert model.notes_ == ["No pool was tried: the search was interrupted."]
     assert (model.predict(X) == Y).mean() > 0.7
 
 
-def test_ctrl_c_ends_the_processes_of_a_search_and_keeps_the_best_so_far(tiny_grids, monkeypatch):
+def test_ctrl_c_in_a_search_by_processes_keeps_the_best_so_far(tiny_grids, monkeypatch):
     real = auto.as_finished
 
     def stopped(*arguments, **options):

@@ -6,7 +6,8 @@ import reference
 from scipy.optimize import minimize
 
 from mlrh import MLRHClassifier
-from mlrh.spaces import OpenSpace
+from mlrh._indicators import UNKNOWN
+from mlrh.spaces import LabelSpace, OpenSpace
 from mlrh.spaces._kernels import seen_sets, trie
 
 SETS = reference.sets_of_sizes(6, 1, 3)
@@ -103,15 +104,25 @@ def test_a_chosen_strength_and_its_start_lead_to_the_same_optimum_as_that_streng
     assert chosen.objective_ == pytest.approx(fixed.objective_, rel=1e-4)
 
 
-def test_scores_far_below_zero_need_no_trie(monkeypatch):
+@pytest.mark.parametrize(("least", "has_known"), [(1, False), (8, False), (1, True)])
+def test_scores_far_below_zero_need_no_trie(least, has_known, monkeypatch):
     random = np.random.default_rng(0)
-    scores = np.where(random.random((40, 30)) < 0.8, random.uniform(-400, -100, (40, 30)), random.normal(size=(40, 30)))
-    sets = np.unique((scores + random.normal(size=scores.shape) > 0).astype(int), axis=0)
-    sets = sets[(sets.sum(axis=1) >= 1) & (sets.sum(axis=1) <= 12)]
-    space = OpenSpace(30, 1, 12, sets, random.normal(size=len(sets)))
+    scores = np.where(random.random((40, 30)) < 0.8, random.uniform(-80, -20, (40, 30)), random.normal(size=(40, 30)))
+    sets = np.unique((scores + random.normal(size=scores.shape) > -30).astype(int), axis=0)
+    sets = sets[(sets.sum(axis=1) >= least) & (sets.sum(axis=1) <= 12)]
+    space = OpenSpace(30, least, 12, sets, random.normal(size=len(sets)))
+    if has_known:
+        known = np.full(scores.shape, UNKNOWN, np.int8)
+        known[:, :2] = sets[np.arange(40) % len(sets), :2]
+        space = space.given(known)
     log_partition, marginals, _, _ = space._by_trie(scores, np.arange(40))
     monkeypatch.setattr(trie, "expectations", lambda *_: pytest.fail("through the trie"))
     found = space.expectations(scores, np.ones(40))
     np.testing.assert_allclose(found[0], log_partition, rtol=1e-12)
-    # A digit of log Z, up to 1024, is worth 1e-13, and a dozen scores are added up.
+    # A digit of a sum of up to 1024 is worth 1e-13, and a dozen scores are added up.
     np.testing.assert_allclose(found[1], marginals, rtol=0, atol=1e-11)
+    direction, bias_direction = random.normal(size=scores.shape), random.normal(size=space.n_biases)
+    curved = space.curvature(scores, direction, bias_direction, np.ones(40))
+    expected = LabelSpace.curvature(space, scores, direction, bias_direction, np.ones(40))
+    for one, other in zip(curved, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)  # the differences of the base class are right to 1e-8

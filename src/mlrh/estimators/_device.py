@@ -50,7 +50,8 @@ def validated(estimator, X, *, reset):
     import torch
 
     is_of_cupy = _is_of_cupy(X)
-    if type(X).__module__.startswith("cupyx") if is_of_cupy else X.layout is not torch.strided:
+    is_sparse = type(X).__module__.startswith("cupyx") if is_of_cupy else X.layout is not torch.strided
+    if is_sparse:
         way = "X.toarray()" if is_of_cupy else "X.to_dense()"
         raise ValueError(f"X on a device must be dense; got a sparse {type(X).__name__}. Use {way}.")
     X = torch.from_dlpack(X) if is_of_cupy else X.detach()

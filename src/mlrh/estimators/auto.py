@@ -1,7 +1,7 @@
 """MLRHAuto: kind of scores, label space and settings chosen by held-out rows, within a time budget.
 
 A candidate is a kind of scores (linear, RBF, boosted trees) with a label space, and a path of values of C or of rounds
-that ends where held-out rows have become less likely.
+that ends where held-out rows have become less likely by more than chance.
 All candidates answer for the same held-out rows, each fitted to the rows outside a fold. What they answered also gives
 the weights of a pool of the best ones. Only what is chosen is fitted to all rows.
 """
@@ -242,7 +242,7 @@ class MLRHAuto(_targets.SetClassifier):
         return best.parts
 
     def _entries(self, judge, candidates, steps, end, notes, columns, *, pooled):
-        """The finished candidates, and a pool of them; where there is one, an end of time or Ctrl-C ends the search."""
+        """The finished candidates and a pool; the end of time or Ctrl-C ends the search once a candidate is there."""
         entries: list[_Entry] = []
         found: dict[_Candidate, dict] = {candidate: {} for candidate in candidates}
         n_folds = len(judge.folds)
@@ -277,6 +277,8 @@ class MLRHAuto(_targets.SetClassifier):
             if not entries:
                 raise
             warn(f"The search was interrupted; the best of {len(entries)} of {len(candidates)} candidates is fitted.")
+            if pooled:
+                notes.append("No pool was tried: the search was interrupted.")
         return entries
 
     @property
@@ -730,7 +732,7 @@ def _members(entries):
 
 
 def _seconds_of_last_fit(entries, n_folds, pooled):
-    """At most about how long it takes to fit what may be chosen: one fold's path of a candidate, or of each member."""
+    """About the longest that the last fit may take: one fold's path of a candidate, or of each member of a pool."""
     by_kind: dict[str, list[float]] = {}
     for entry in entries:
         by_kind.setdefault(entry.candidate.scores, []).append(entry.seconds / n_folds)

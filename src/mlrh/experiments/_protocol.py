@@ -428,6 +428,7 @@ def _at_most(seconds):
     except TimeoutError:  # also one that came as the block had just ended
         pass
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)  # where a stop came before the line above
         signal.signal(signal.SIGPROF, before)
 
 

@@ -26,6 +26,11 @@ class Duel(NamedTuple):
     gain: float
     p: float
 
+    @property
+    def is_sure(self):
+        """Whether the first method is ahead by more than chance."""
+        return self.p < LEVEL and self.wins > self.losses
+
 
 @dataclass(frozen=True)
 class Ranked:
@@ -76,10 +81,10 @@ def who_wins(ranked: Sequence[Ranked], over: str, *, always_a_rival: bool) -> It
         winners = f"{ranked[0].methods[0]} is {among}, in {enumerated([found.title for found in ranked])}."
     else:
         winners = f"{among[0].upper()}{among[1:]}: {winners}."
-    details, told = [], set()
+    details: list[str] = []
     for found in ranked:
-        details.append(_ahead(found, n_methods, always_a_rival, found.too_few not in told))
-        told.add(found.too_few)
+        is_told = any(found.too_few in detail for detail in details)
+        details.append(_ahead(found, n_methods, always_a_rival, not is_told))
     yield " ".join(filter(None, [winners, details[0]]))
     yield from filter(None, details[1:])
 
@@ -140,5 +145,5 @@ def _chance(ranked, rival, says_too_few):
     words = f"That {verdict} chance ({ranked.test}, p {sign}{written} with Holm's correction)."
     if len(ranked.duels) == 1:
         return words
-    n_sure = sum(duel.p < LEVEL and duel.wins > duel.losses for duel in ranked.duels)
+    n_sure = sum(duel.is_sure for duel in ranked.duels)
     return f"{words} It is ahead of {n_sure or 'none'} of the {len(ranked.duels)} others by more than chance."

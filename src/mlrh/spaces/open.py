@@ -27,9 +27,10 @@ from mlrh.spaces.base import LARGEST_IN_FLOATS, LabelSpace, checked_bias, highes
 from mlrh.spaces.cardinality import CardinalitySpace, check_limits, sizes_in_words, training_sizes
 from mlrh.spaces.observed import distinct_sets
 
-# Up to here scores of sets are summed in plain floating point: of biases, and of log Z and of all positive scores of a
-# row, the last digit of which is worth 1e-13.
-LARGEST_PLAIN, LARGEST_LOG_PARTITION = 64.0, 1024.0
+# Up to here log-weights of sets are summed in plain floating point. Biases are added to sums of a few dozen scores.
+LARGEST_PLAIN = 64.0
+# Of log Z, and of the sum of the positive scores of a row: the last digit of such a sum is worth 1e-13.
+LARGEST_SUM = 1024.0
 TABLE_ENTRIES = 2**22  # of tables (n_rows, n_sets) or of sets (n_rows, n, n_labels) that are made at a time
 NODES_PER_BLOCK = 20_000  # visited in one block of rows by `trie`: about a millisecond
 STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1)  # of which `tuned` chooses; 30 and 0.03 were left out to save time
@@ -521,9 +522,10 @@ class OpenSpace(LabelSpace):
 
     def _sums(self, scores, log_cardinality, weights):
         """T, what seen sets add to marginals and to sizes, weights @ P(seen set), and which rows are safe."""
-        # In a set that is not negligible beside log Z, negative scores add up to no more than positive ones and log Z.
-        safe = np.maximum(scores, 0.0).sum(axis=1) <= LARGEST_LOG_PARTITION
-        safe &= np.abs(log_cardinality) <= LARGEST_LOG_PARTITION
+        # Negative scores may be of any size. A set with a log-probability above -100 has negative scores that add up to
+        # at most its positive ones, |log Z|, biases and 100, so that every partial sum stays in the low thousands.
+        safe = scores.sum(axis=1, where=scores > 0) <= LARGEST_SUM
+        safe &= np.abs(log_cardinality) <= LARGEST_SUM
         safe &= np.abs(self.bias).max(initial=0.0) <= LARGEST_PLAIN
         biases = (self.size_bias[self._seen.counts], self._plain_set_bias())
         inputs = (np.where(safe, log_cardinality, 0.0), self._known_or_none(), self._seen.as_given, biases, weights)
