@@ -643,7 +643,8 @@ class OpenSpace(LabelSpace):
     def _log_weights_of(self, scores, sets):
         """Log-weights (n_samples, n) of sets (n_samples, n, n_labels) without the biases of seen sets."""
         values = np.empty(sets.shape[:2])
-        seen_sets.log_weights_of(scores, sets, self.size_bias, values)
+        if len(values):  # a fit decides on no rows, to see that it can, and needs no kernel for that
+            seen_sets.log_weights_of(scores, sets, self.size_bias, values)
         return values
 
     def _best_f1(self, scores, limits):
@@ -770,9 +771,11 @@ def _spreads(space, scores, weights, log_partition):
     """Sums over rows of weight P (1 - P), of every seen set and of all others together; then of weight P, of both."""
     n_sets, step = len(space.sets), max(1, TABLE_ENTRIES // max(1, len(space.sets)))
     m, other_m, totals, other_total = np.zeros(n_sets), 0.0, np.zeros(n_sets), 0.0
+    # By a product, not `_log_weights`: a first fit would compile a kernel for that alone.
+    sets, biases = space.sets.T.astype(np.float64), space.size_bias[space._seen.counts] + space.set_bias
     for start in range(0, len(scores), step):
         rows = slice(start, start + step)
-        probs = np.exp(np.minimum(space._log_weights(scores[rows]) + space.set_bias - log_partition[rows, None], 0.0))
+        probs = np.exp(np.minimum(scores[rows] @ sets + biases - log_partition[rows, None], 0.0))
         others = np.maximum(1.0 - probs.sum(axis=1), 0.0)
         totals += weights[rows] @ probs
         m += weights[rows] @ (probs * (1.0 - probs))

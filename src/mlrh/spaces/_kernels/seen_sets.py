@@ -109,7 +109,7 @@ def _fill_sums(
     by_set,
 ):
     n_rows, n_labels, n_sets = scores.shape[0], scores.shape[1], size_bias.shape[0]
-    own, signs, added = np.empty((n_labels, LANES)), np.zeros((n_labels, LANES)), np.empty((n_labels, LANES))
+    own, signs, added = np.empty((n_labels, LANES)), np.empty((n_labels, LANES)), np.empty((n_labels, LANES))
     probs, by_size = np.empty((n_sets, LANES)), np.empty((n_labels + 1, LANES))
     # Rows of `scales`: log Z_cardinality, how many labels are known to be present less 1/2, 1 / T, weight / T.
     scales, group = np.empty((4, LANES)), np.empty(LANES, np.int64)
@@ -139,7 +139,8 @@ def _fill_sums(
             scales[2, v] = 1.0 / totals[i] if safe[i] else 0.0
             # Idle lanes of the last group repeat its last row, which must not be counted twice.
             scales[3, v] = weights[i] * scales[2, v] if first + v < n_rows else 0.0
-        added[:], by_size[:] = 0.0, 0.0
+        _clear(added)
+        _clear(by_size)
         for s in range(n_sets):
             prob = load(probs, s)
             store(by_set, s, load(by_set, s) + splat(weighed[s]) * prob * load(scales, 3))
@@ -172,7 +173,7 @@ def _fill_moments(
     by_set,
 ):
     n_rows, n_labels, n_sets = scores.shape[0], scores.shape[1], size_bias.shape[0]
-    own, steps, signs = np.empty((n_labels, LANES)), np.empty((n_labels, LANES)), np.zeros((n_labels, LANES))
+    own, steps, signs = np.empty((n_labels, LANES)), np.empty((n_labels, LANES)), np.empty((n_labels, LANES))
     probs, changes = np.empty((n_sets, LANES)), np.empty((n_sets, LANES))
     added, by_size = np.empty((n_labels, LANES)), np.empty((n_labels + 1, LANES))
     # Rows of `scales`: log Z_cardinality, how many labels are known to be present less 1/2, 1 / T, weight, E[u].
@@ -207,7 +208,8 @@ def _fill_moments(
             scales[3, v] = weights[i] if first + v < n_rows else 0.0
             scales[4, v] = (means[i] + lane(moment, v)) * scales[2, v]
             total_means[i] = scales[4, v]
-        added[:], by_size[:] = 0.0, 0.0
+        _clear(added)
+        _clear(by_size)
         for s in range(n_sets):
             share, centred = load(probs, s) * load(scales, 2), load(changes, s) - load(scales, 4)
             # E[y_s (u - E[u])] with exp(beta), less that without, which is in the covariances of the cardinality space.
@@ -219,6 +221,13 @@ def _fill_moments(
             for entry in range(indptr[s], indptr[s + 1]):
                 store(added, indices[entry], load(added, indices[entry]) + gain)
         _scatter(added, by_size, shares[first:], sizes[first:])
+
+
+@kernel_part
+def _clear(numbers):
+    """Fill an array of lanes with 0, by a loop: numba takes longer to compile an assignment to all of an array."""
+    for k in range(numbers.shape[0]):
+        store(numbers, k, splat(0.0))
 
 
 @kernel_part
