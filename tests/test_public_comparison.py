@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from mlrh.experiments import _protocol as plans
 from mlrh.experiments import _reproduce as module
 from mlrh.experiments._protocol import PUBLIC_GRIDS, SUITES, run_task
 from mlrh.experiments._public import JUDGED, MEASURES, mean_of_trees
+from mlrh.experiments._records import key_of
 from mlrh.experiments._reproduce import compare_suite
 from mlrh.metrics import evaluate
 
@@ -167,6 +169,16 @@ def test_the_grids_have_at_most_six_settings_and_fit_the_methods():
     for name, profile in SUITES["public"].items():
         assert ("gamma" in profile.grids["svm"]) == ("rbf" in profile.grids["pooled"]) == (name not in large)
     assert PUBLIC_GRIDS["nets"]["Cs"] == (PUBLIC_GRIDS["linear"]["C"],)
+
+
+@pytest.mark.skipif(not os.environ.get("MLRH_DATA"), reason="MLRH_DATA names no folder with the public sets")
+@pytest.mark.parametrize("name", SUITES["public"])
+def test_published_records_are_of_the_grids_and_data_of_now(name):
+    known = {
+        key for task in plans.public_tasks(module.public_dataset(name), SUITES["public"][name]) for key in task.keys
+    }
+    published = Path(__file__).parents[1] / "docs" / "comparison" / "records.jsonl"
+    assert [r for r in read_records(published) if r["dataset"] == name and key_of(r) not in known] == []
 
 
 @pytest.mark.skipif(not os.environ.get("MLRH_DATA"), reason="MLRH_DATA names no folder with the public sets")
