@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from mlrh import MLRHClassifier
+from mlrh import KernelMLRHClassifier, MLRHClassifier, MLRHClassifierCV
 from mlrh._parallel import MIN_OPERATIONS, blas_suited_to
+from mlrh.fitting import metric
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +67,17 @@ def test_blocks_that_overlap_in_several_threads_restore_what_was_there_before_al
         outer_call = pool.submit(outer)
         pool.submit(inner).result(timeout=10)
     assert n_threads() == {3}
+
+
+@pytest.mark.parametrize("kind", [MLRHClassifier, KernelMLRHClassifier, MLRHClassifierCV])
+def test_what_a_small_fit_factorises_has_one_thread(kind, monkeypatch):
+    seen, factor, inverse = [], metric._factor, metric._inverse
+    for name, original in (("_factor", factor), ("_inverse", inverse)):
+        monkeypatch.setattr(metric, name, lambda *args, original=original: seen.append(n_threads()) or original(*args))
+    X = np.random.default_rng(0).normal(size=(60, 5))
+    kind().fit(X, X[:, :2] > 0)
+    assert seen
+    assert all(threads == {1} for threads in seen)
 
 
 def test_iterations_have_one_thread_and_a_fit_leaves_as_many_as_there_were(monkeypatch):

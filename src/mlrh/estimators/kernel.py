@@ -11,6 +11,7 @@ from sklearn.metrics.pairwise import KERNEL_PARAMS, pairwise_kernels
 from sklearn.utils import check_random_state
 
 from mlrh import _budget
+from mlrh._parallel import blas_suited_to
 from mlrh._sklearn import Interval, StrOptions
 from mlrh._warnings import warn
 from mlrh.estimators import _device, _features
@@ -271,6 +272,11 @@ class KernelMLRHClassifier(MLRHBase):
             return self._approximated(X, weights, gamma, keep_gram)
         if not _device.is_tensor(X):
             self._check_memory(X.shape[0])
+        with blas_suited_to(X.shape[0] ** 3 // 3):  # what a Cholesky factor takes
+            return self._exact(X, weights, gamma, keep_gram)
+
+    def _exact(self, X, weights, gamma, keep_gram):
+        """The _KernelPart of the rows."""
         gram = self._kernel_matrix(X, X, gamma)
         if _device.is_tensor(gram):
             if self.kernel == "precomputed":

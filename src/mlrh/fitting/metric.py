@@ -9,6 +9,7 @@ from copy import copy
 import numpy as np
 from scipy import linalg
 
+from mlrh._parallel import blas_suited_to
 from mlrh.fitting import _products
 
 MAX_INVERTED = 1024  # features up to which the inverse soon pays: a product with it is far faster than a solve
@@ -56,16 +57,17 @@ class CoefficientMetric:
     """
 
     def __init__(self, design, *, curvature, alpha, n_leading=None, rows=None):
-        with np.errstate(over="ignore", invalid="ignore"):
-            matrix = design.gram(n_leading) if rows is None else design.gram_with(rows, n_leading)
-            behind = design.squared_norms(rows)[len(matrix) :] if len(matrix) < design.n_features else np.zeros(0)
-        if rows is None:
-            check_squares(np.concatenate([np.diag(matrix), behind]), design)
-        matrix *= curvature
-        matrix[np.diag_indices_from(matrix)] += alpha
-        self._scale = _scale_to_ones(matrix)
-        self._factor = _factor(matrix, np.finfo(design.dtype).eps)
-        self._inverse = _inverse(self._factor[0])
+        with blas_suited_to(_n_operations(design)):
+            with np.errstate(over="ignore", invalid="ignore"):
+                matrix = design.gram(n_leading) if rows is None else design.gram_with(rows, n_leading)
+                behind = design.squared_norms(rows)[len(matrix) :] if len(matrix) < design.n_features else np.zeros(0)
+            if rows is None:
+                check_squares(np.concatenate([np.diag(matrix), behind]), design)
+            matrix *= curvature
+            matrix[np.diag_indices_from(matrix)] += alpha
+            self._scale = _scale_to_ones(matrix)
+            self._factor = _factor(matrix, np.finfo(design.dtype).eps)
+            self._inverse = _inverse(self._factor[0])
         self._scale_behind = np.sqrt(reciprocals(curvature * behind + alpha))[:, None]
 
     def with_diagonals(self, diagonals):
@@ -109,14 +111,15 @@ class LabelMetric:
     def at(cls, design, *, curvatures, alpha):
         """The metric for curvatures (n_samples, n_labels); None where a matrix can't be inverted safely."""
         inverses = np.empty((curvatures.shape[1], design.n_features, design.n_features))
-        for inverse, own in zip(inverses, curvatures.T, strict=True):
-            matrix = design.gram_with(own)
-            matrix[np.diag_indices_from(matrix)] += alpha
-            scale = _scale_to_ones(matrix)
-            found = _inverse(_factor(matrix, np.finfo(design.dtype).eps)[0])
-            if found is None:
-                return None
-            inverse[:] = scale * found * scale.T
+        with blas_suited_to(_n_operations(design)):
+            for inverse, own in zip(inverses, curvatures.T, strict=True):
+                matrix = design.gram_with(own)
+                matrix[np.diag_indices_from(matrix)] += alpha
+                scale = _scale_to_ones(matrix)
+                found = _inverse(_factor(matrix, np.finfo(design.dtype).eps)[0])
+                if found is None:
+                    return None
+                inverse[:] = scale * found * scale.T
         return cls(inverses)
 
     @staticmethod
@@ -171,6 +174,11 @@ def check_squares(squares, design):
         raise ValueError("The features are too large to be squared; scale them, for example with StandardScaler.")
     if (squares < 1e-290).any() and (design.largest_entries()[squares < 1e-290] > 0).any():
         raise ValueError("Some features are too small to be squared; scale them, for example with StandardScaler.")
+
+
+def _n_operations(design):
+    """About how many operations a Gram matrix and its factor take."""
+    return max(design.n_entries, design.n_features**2) * design.n_features
 
 
 def _factor(matrix, eps):
