@@ -50,7 +50,10 @@ def test_losses_and_marginals_equal_the_tree_of_products(kind, n_labels, max_lab
 
 @pytest.mark.parametrize(
     ("n_labels", "max_labels", "height"),
-    [(20, 4, 12.0), (20, 4, 40.0), (40, 32, 12.0), (1024, 4, 12.0), (1024, 4, 40.0)],
+    [
+        *((20, 4, 12.0), (20, 4, 40.0), (40, 32, 12.0), (1024, 4, 12.0), (1024, 4, 40.0)),
+        *((20, 4, 300.0), (40, 32, 30.0), (20, 20, 1e5)),  # left to the tree
+    ],
 )
 def test_losses_of_nearly_certain_targets_keep_their_digits_in_float32(n_labels, max_labels, height, generator):
     targets = torch.zeros(50, n_labels).scatter_(1, torch.arange(50)[:, None] % n_labels, 1.0)

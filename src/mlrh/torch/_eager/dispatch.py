@@ -6,8 +6,8 @@ the sets of j = 0, ..., max_labels labels, -inf for a size that isn't admissible
     case                                      where           why
     CUDA, sets of up to 32 labels, biases     `_triton`       two launches for a step, at 1.5 to 2.6 times the time that
       near a line in the size                                 reading and writing takes (docs/gpu.md)
-    CPU, sets of up to 32 labels, numba       `compiled`      reads scores once for the loss and once for the gradient,
-      is installed                                            at one to three times the time of BCEWithLogitsLoss
+    CPU, sets of up to 32 labels, numba       `compiled`      reads scores of few labels once, of many labels once for
+      is installed                                            the loss and once for the gradient
     512 labels or more, sets of up to 8       `many_labels`   the same in torch operations, in some hundred of them
     other calls, and rows left over there     `tree`          as fast for fewer labels or larger sets; nothing is
                                                               subtracted, so that only the range limits it
@@ -318,10 +318,8 @@ def _are_few(n_labels, max_labels):
 
 
 def _n_heavy(n_labels, max_labels):
-    """How many heavy labels `compiled` may find in a row; of few labels, all."""
-    if many_labels.serve(n_labels, max_labels):
-        return 2 * many_labels.n_heavy(max_labels)
-    return min(n_labels, max(64, 16 * max_labels))
+    """How many heavy labels `compiled` may find in a row."""
+    return 2 * many_labels.n_heavy(max_labels) if many_labels.serve(n_labels, max_labels) else 16 * max_labels
 
 
 def _by_tree(scores, targets, log_weights, keep):
@@ -371,12 +369,15 @@ def _recurrence_backward(scores, targets, log_weights, saved, gradient):
 
 
 def _fill_losses(loss, pmf, scores, targets, log_weights, marked):
-    """Write the losses and probabilities of sizes of rows that are marked by NaN, by the tree."""
+    """Write the losses and probabilities of sizes of rows that are marked by NaN, by the tree.
+
+    In float64: a loss is a difference, of numbers that can be far larger than it.
+    """
     for rows in _not_served(marked, scores.shape[1]):
-        own = of_rows(log_weights, rows, len(scores))
-        again = expectations(scores[rows], own, want_marginals=False)
+        own, wide = of_rows(log_weights, rows, len(scores)), scores[rows].to(torch.float64)
+        again = expectations(wide, own, want_marginals=False)
         pmf[rows] = again.pmf.to(pmf.dtype)
-        loss[rows] = _loss(again.log_partition, scores[rows], targets, rows, own).to(loss.dtype)
+        loss[rows] = _loss(again.log_partition, wide, targets, rows, own).to(loss.dtype)
 
 
 def _fill_not_served(result, scores, targets, log_weights, marked, gradient):

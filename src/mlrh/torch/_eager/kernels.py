@@ -2,7 +2,7 @@
 
 For a row at a time, arrays of lanes (n, LANES) hold labels in their order, filled up with weights of 0. `light` are the
 sums e_0, ..., e_max_labels over the sets of light labels; `prefix` has them with the first, second, ... heavy label
-added. For few labels all count as heavy.
+added.
 """
 
 import math
