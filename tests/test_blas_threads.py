@@ -80,6 +80,16 @@ def test_what_a_small_fit_factorises_has_one_thread(kind, monkeypatch):
     assert all(threads == {1} for threads in seen)
 
 
+def test_the_kernel_matrix_of_few_wide_rows_keeps_its_threads(monkeypatch):
+    seen, original = [], KernelMLRHClassifier._kernel_matrix
+    monkeypatch.setattr(
+        KernelMLRHClassifier, "_kernel_matrix", lambda *args: seen.append(n_threads()) or original(*args)
+    )
+    X = np.random.default_rng(0).normal(size=(300, MIN_OPERATIONS // 300**2 + 1))
+    KernelMLRHClassifier().fit(X, X[:, :2] > 0)
+    assert seen == [{3}]
+
+
 def test_iterations_have_one_thread_and_a_fit_leaves_as_many_as_there_were(monkeypatch):
     X, seen = np.random.default_rng(0).normal(size=(50, 3)), []
     monkeypatch.setattr(MLRHClassifier, "_report", lambda self, *_: lambda *_: seen.append(n_threads()))

@@ -272,7 +272,9 @@ class KernelMLRHClassifier(MLRHBase):
             return self._approximated(X, weights, gamma, keep_gram)
         if not _device.is_tensor(X):
             self._check_memory(X.shape[0])
-        with blas_suited_to(X.shape[0] ** 3 // 3):  # what a Cholesky factor takes
+        n_rows = X.shape[0]
+        # The kernel matrix takes about n_rows^2 n_features operations, its Cholesky factor n_rows^3 / 3.
+        with blas_suited_to(n_rows**2 * max(n_rows // 3, X.shape[1])):
             return self._exact(X, weights, gamma, keep_gram)
 
     def _exact(self, X, weights, gamma, keep_gram):
