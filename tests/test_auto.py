@@ -113,9 +113,13 @@ def test_every_line_of_the_leaderboard_is_that_of_a_pipeline_written_out(metric,
     assert model.decision == metric
 
 
-def test_what_is_chosen_has_as_many_threads_as_the_search_has_processes(tiny_grids):
-    model = MLRHAuto(scores="linear", quality="fast", cv=3, time_budget=None, n_jobs=1).fit(X, Y)
-    assert model.best_estimator_[-1].n_jobs == 1
+@pytest.mark.parametrize(("scores", "n_jobs", "expected"), [("linear", 1, 1), ("linear", 3, 3), ("boosted", 3, 1)])
+def test_what_is_chosen_has_as_many_threads_as_the_search_has_processes_if_they_pay(
+    scores, n_jobs, expected, tiny_grids, monkeypatch
+):
+    monkeypatch.setattr(auto, "_pays_off", lambda *_: False)  # the search itself starts no process here
+    model = MLRHAuto(scores=scores, quality="fast", cv=3, time_budget=None, n_jobs=n_jobs).fit(X, Y)
+    assert model.best_estimator_[-1].n_jobs == expected
 
 
 def test_the_best_value_of_a_path_is_taken(tiny_grids):

@@ -34,7 +34,7 @@ from mlrh._processes import as_finished
 from mlrh._sklearn import Interval, StrOptions, fit_context
 from mlrh._warnings import warn
 from mlrh.estimators import _categories, _held_out, _targets, _whole_fit
-from mlrh.estimators.boosting import MLRHBoostingClassifier
+from mlrh.estimators.boosting import MLRHBoostingClassifier, threads_that_pay
 from mlrh.estimators.cv import SEARCH_TOL
 from mlrh.estimators.kernel import KernelMLRHClassifier, gamma_scale, lacking_memory
 from mlrh.estimators.linear import MLRHClassifier
@@ -115,8 +115,8 @@ class MLRHAuto(_targets.SetClassifier):
     random_state : int, default=0
         Of the folds and of boosting.
     n_jobs : int, default=None
-        Processes of the search, and threads of what is chosen. None: all cores where the work takes longer than some
-        seconds.
+        Processes of the search, and at most as many threads of what is chosen. None: all cores where the work takes
+        longer than some seconds.
     verbose : int, default=0
         1 prints a line per fit.
 
@@ -759,6 +759,8 @@ def _pipeline(task, entry, columns, random_state, options):
     preprocessor, present = candidate.preprocessor(task.X, columns), task.weights > 0
     # The unit of gamma is that of the rows as the classifier gets them.
     X = task.X[present] if preprocessor is None else preprocessor.fit_transform(task.X[present])
+    if candidate.scores == "boosted" and options["n_jobs"] is not None:
+        options = {**options, "n_jobs": threads_that_pay(X, options["n_jobs"])}
     classifier = candidate.classifier(X, columns, random_state, **options, **{candidate.parameter: entry.value})
     return make_pipeline(classifier) if preprocessor is None else make_pipeline(preprocessor, classifier)
 

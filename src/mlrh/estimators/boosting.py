@@ -337,8 +337,7 @@ class MLRHBoostingClassifier(JointClassifier):
 
     def _n_threads(self, X):
         """Threads of XGBoost for the rows of X."""
-        threads = effective_threads(self.n_jobs)
-        return threads if self.n_jobs is not None else min(threads, max(1, X.size // ENTRIES_PER_THREAD))
+        return threads_that_pay(X, None) if self.n_jobs is None else effective_threads(self.n_jobs)
 
     @staticmethod
     def _reading(noted, n_threads):
@@ -473,6 +472,11 @@ def _check_range(X):
             f"Features must be at most {LARGEST_FEATURE:g} in magnitude, since XGBoost keeps them in float32; got "
             f"{largest:g}. Scale them, or take their logarithms."
         )
+
+
+def threads_that_pay(X, n_jobs):
+    """At most as many threads of XGBoost as n_jobs says, and one for every ENTRIES_PER_THREAD of X."""
+    return min(effective_threads(n_jobs), max(1, X.size // ENTRIES_PER_THREAD))
 
 
 def _xgboost():
