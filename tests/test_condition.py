@@ -210,7 +210,7 @@ def test_expectations_of_each_row_are_marginals_and_sizes_also_where_labels_are_
     space, sets = SPACES[1], reference.sets_of_sizes(6, 2, 5)
     known[4, 0] = 1
     for asked, rows in ((space, np.full((5, 6), -1)), (space.given(known), known)):
-        log_partition, marginals, pmf = asked.row_expectations(ROWS[:5])
+        log_partition, marginals, pmf = asked._row_expectations(ROWS[:5])
         for i, row in enumerate(rows):
             agree = sets[((row == -1) | (row == sets)).all(axis=1)]
             sizes = agree.sum(axis=1)

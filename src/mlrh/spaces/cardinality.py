@@ -175,7 +175,7 @@ class CardinalitySpace(LabelSpace):
         log_partition, marginals, sizes = dispatch.expectations(scores, self._kernel_bias, weights, n_jobs=self.n_jobs)
         return log_partition, marginals, sizes[self.min_labels :]
 
-    def row_expectations(self, scores):
+    def _row_expectations(self, scores):
         """Log-partition (n_samples,), marginals (n_samples, n_labels) and P(|y| = j) (n_samples, max_labels + 1).
 
         As `expectations`, with the probabilities of sizes row by row.
@@ -444,12 +444,12 @@ class ConditionedCardinality(LabelSpace):
         log_partition[self._impossible], marginals[self._impossible] = -np.inf, np.nan
         return log_partition.astype(scores.dtype), marginals, sizes[self.space.min_labels : self.space.max_labels + 1]
 
-    def row_expectations(self, scores):
+    def _row_expectations(self, scores):
         """As that of the space, part by part."""
         log_partition, marginals = self._score_of_present(scores), self._present.astype(scores.dtype)
         pmf = np.zeros((len(scores), self.space.max_labels + 1), scores.dtype)
         for part in self._parts:
-            log_sums, free_marginals, sizes = part.space.row_expectations(part.of_free(scores))
+            log_sums, free_marginals, sizes = part.space._row_expectations(part.of_free(scores))
             log_partition[part.rows] += log_sums
             marginals[part.rows[:, None], part.free] = free_marginals
             pmf[part.rows, part.n_present : part.n_present + sizes.shape[1]] = sizes

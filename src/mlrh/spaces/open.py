@@ -17,7 +17,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from scipy import linalg
+from scipy import linalg, sparse
 
 from mlrh._indicators import UNKNOWN, as_indicator, contradict, merged
 from mlrh._parallel import map_blocks
@@ -272,7 +272,7 @@ class OpenSpace(LabelSpace):
     def expectations(self, scores, weights):
         """Log-partition (n_samples,), marginals (n_samples, n_labels), weights @ P(size), P(seen set) (n_biases,)."""
         wide = _wide(scores)
-        log_cardinality, marginals, pmf = self._cardinality.row_expectations(wide)
+        log_cardinality, marginals, pmf = self._cardinality._row_expectations(wide)
         totals, shares, _, by_set, safe = self._sums(wide, log_cardinality, weights)
         inverse = np.divide(1.0, totals, out=np.zeros(len(wide)), where=safe)
         by_size = (weights * inverse) @ pmf[:, self.min_labels :]
@@ -304,7 +304,7 @@ class OpenSpace(LabelSpace):
         are corrected by a sum over the seen sets, as in `expectations`.
         """
         wide, n_sizes = _wide(scores), self.max_labels - self.min_labels + 1
-        log_cardinality, marginals, pmf = self._cardinality.row_expectations(wide)
+        log_cardinality, marginals, pmf = self._cardinality._row_expectations(wide)
         totals, _, _, _, safe = self._sums(wide, log_cardinality, np.zeros(len(wide)))
         inverse = np.divide(1.0, totals, out=np.zeros(len(wide)), where=safe)
         biases = (self.size_bias[self._seen.counts], self._plain_set_bias())
@@ -352,7 +352,7 @@ class OpenSpace(LabelSpace):
 
     def cardinality_pmf(self, scores):
         wide = _wide(scores)
-        log_cardinality, _, before = self._cardinality.row_expectations(wide)
+        log_cardinality, _, before = self._cardinality._row_expectations(wide)
         totals, _, sizes, _, safe = self._sums(wide, log_cardinality, np.zeros(len(wide)))
         inverse = np.divide(1.0, totals, out=np.zeros(len(wide)), where=safe)
         pmf = np.clip(before * inverse[:, None] + sizes, 0.0, 1.0)
@@ -772,7 +772,9 @@ def _spreads(space, scores, weights, log_partition):
     n_sets, step = len(space.sets), max(1, TABLE_ENTRIES // max(1, len(space.sets)))
     m, other_m, totals, other_total = np.zeros(n_sets), 0.0, np.zeros(n_sets), 0.0
     # By a product, not `_log_weights`: a first fit would compile a kernel for that alone.
-    sets, biases = space.sets.T.astype(np.float64), space.size_bias[space._seen.counts] + space.set_bias
+    indptr, indices = space._seen.as_given
+    sets = sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=space.sets.shape).T
+    biases = space.size_bias[space._seen.counts] + space.set_bias
     for start in range(0, len(scores), step):
         rows = slice(start, start + step)
         probs = np.exp(np.minimum(scores[rows] @ sets + biases - log_partition[rows, None], 0.0))
