@@ -32,7 +32,7 @@ from mlrh.experiments._records import key_of
 from mlrh.metrics import evaluate, ranking, size_counts
 
 N_FOLDS, N_MULTICLASS_FOLDS = 5, 4
-AGAIN = 1.0  # seconds after which a method that is out of time is stopped once more
+AGAIN = 30.0  # seconds after which a method that is out of time is stopped once more: time enough to clean up
 NESTED, SEARCH, PAPER, MULTICLASS, DESCENT = "nested", "paper search", "paper", "multiclass", "descent"
 PUBLIC = "public"
 MAX_DESCENT = 500  # iterations
@@ -414,21 +414,22 @@ def _at_most(seconds):
         yield
         return
 
+    is_over = False
+
     def stop(*_):
-        raise TimeoutError
+        if not is_over:
+            raise TimeoutError
 
     before = signal.signal(signal.SIGPROF, stop)
     # Again and again: where the first one is raised, compiled code may swallow it (a forest took twice its time).
     signal.setitimer(signal.ITIMER_PROF, seconds, AGAIN)
     try:
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-    except TimeoutError:  # also one that came as the block had just ended
+        yield
+    except TimeoutError:
         pass
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)  # where a stop came before the line above
+        is_over = True  # first of all: a stop must not keep the next lines from being run
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
 
 
