@@ -88,8 +88,8 @@ def difference(runs, others) -> float:
 
 def added(what, seconds, cost):
     """The line of an import that adds so many seconds, 0 if they are lost in the noise."""
-    case = f"{what}, after {SKLEARN}"
-    return compared(QUESTION, case, max(seconds, 0.0), SKLEARN, cost, target=IMPORT_TARGET)
+    case, note = f"{what}, after {SKLEARN}", "" if seconds > 0 else "lost in the noise"
+    return compared(QUESTION, case, max(seconds, 0.0), SKLEARN, cost, target=IMPORT_TARGET, note=note)
 
 
 def first_fit(repeats, context):

@@ -54,7 +54,10 @@ def test_every_listed_name_is_there_and_says_what_it_is(place):
 
 
 def test_rooms_that_the_documentation_names_are_attributes_of_the_package():
-    code = "import mlrh; assert mlrh.persistence.load and mlrh.decisions.BY_NAME and 'spaces' in dir(mlrh)"
+    code = (
+        "import mlrh; assert mlrh.persistence.load and mlrh.decisions.BY_NAME and 'spaces' in dir(mlrh); "
+        "assert len(dir(mlrh)) == len(set(dir(mlrh)))"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

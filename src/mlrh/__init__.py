@@ -45,4 +45,4 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted([*globals(), *__all__, *_ROOMS])
+    return sorted({*globals(), *__all__, *_ROOMS})
