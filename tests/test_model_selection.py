@@ -115,6 +115,37 @@ def test_every_form_of_y_gives_the_same_folds():
             np.testing.assert_array_equal(test, same)
 
 
+@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csr_matrix])
+@pytest.mark.parametrize(
+    "splitter", [MultilabelStratifiedKFold(2), MultilabelStratifiedShuffleSplit(1), MultilabelStratifiedGroupKFold(2)]
+)
+def test_sparse_y_stays_as_it_was_and_may_be_read_only(splitter, kind):
+    Y = kind(np.array([[1.0, np.nan], [0, 1], [1, 0], [np.nan, 1]]))
+    Y.indices[:2] = Y.indices[:2][::-1].copy()  # not in order, as scipy allows
+    Y.has_sorted_indices = False
+    arrays = (Y.data, Y.indices, Y.indptr)
+    before = [array.tobytes() for array in arrays]
+    for array in arrays:
+        array.flags.writeable = False
+    groups = np.arange(4) if isinstance(splitter, MultilabelStratifiedGroupKFold) else None
+    list(splitter.split(np.zeros((4, 1)), Y, groups))
+    assert [array.tobytes() for array in arrays] == before
+
+
+def test_groups_may_be_a_column():
+    Y, groups = labels(40), np.repeat(np.arange(20), 2)
+    splitter = MultilabelStratifiedGroupKFold(4)
+    for one, other in zip(splitter.split(Y, Y, groups), splitter.split(Y, Y, groups[:, None]), strict=True):
+        assert np.array_equal(one[1], other[1])
+
+
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_a_missing_group_is_named(missing):
+    groups = np.array(["a", "b", missing, "a"], object)
+    with pytest.raises(ValueError, match="that of row 2 is missing"):
+        next(MultilabelStratifiedGroupKFold(2).split(np.zeros((4, 1)), labels(4), groups))
+
+
 def test_one_class_per_row_is_stratified_as_scikit_learn_does():
     classes = np.repeat(["a", "b", "c"], [31, 50, 9])
     for _, test in MultilabelStratifiedKFold(3).split(classes, classes):

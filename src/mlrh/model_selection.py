@@ -7,7 +7,7 @@ most of what it carries. They are used as scikit-learn's own splitters are: `cv=
 import numpy as np
 from scipy import sparse
 from sklearn.model_selection import KFold, ShuffleSplit, StratifiedGroupKFold
-from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from mlrh._indicators import UNKNOWN, as_partly_known
@@ -105,11 +105,12 @@ class MultilabelStratifiedGroupKFold(StratifiedGroupKFold):
         """Pairs (training rows, held-out rows) of row numbers; rows with the same entry of `groups` stay together."""
         if groups is None:
             raise ValueError(
-                "groups must have an entry per row; got None. Without groups use MultilabelStratifiedKFold."
+                "groups must have an entry per row; got None. Without groups use MultilabelStratifiedKFold. Where a fit "
+                "takes no groups, give it the folds: cv=list(splitter.split(X, y, groups))."
             )
         check_consistent_length(X, y)
         kinds = _kinds(y)
-        _, group = np.unique(np.asarray(groups), return_inverse=True)
+        _, group = np.unique(_checked_groups(groups), return_inverse=True)
         if len(group) != kinds.shape[0]:
             raise ValueError(f"groups must have an entry per row; got {len(group)} entries for {kinds.shape[0]} rows.")
         n_groups = group.max() + 1
@@ -124,6 +125,15 @@ class MultilabelStratifiedGroupKFold(StratifiedGroupKFold):
         fold = _deal(by_group, np.full(self.n_splits, 1 / self.n_splits), order, whole_rows=False)[group]
         for number in range(self.n_splits):
             yield np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+
+
+def _checked_groups(groups):
+    """The groups (n_samples,), of which none is missing."""
+    groups = column_or_1d(groups)
+    missing = [i for i, group in enumerate(groups) if group is None or group != group]
+    if missing:
+        raise ValueError(f"groups must have an entry per row; that of row {missing[0]} is missing ({groups[missing[0]]}).")
+    return groups
 
 
 def _kinds(y):
@@ -154,7 +164,7 @@ def _labels(y):
             return sparse.csr_array((np.ones(len(number)), (np.arange(len(number)), number)), shape=shape)
         y = as_partly_known(y, "y")
         y = np.where(y == UNKNOWN, 0, y)
-    Y = sparse.csr_array(y, dtype=np.float64)
+    Y = sparse.csr_array(y, dtype=np.float64, copy=True)  # changed below
     Y.data[np.isnan(Y.data)] = 0
     Y.eliminate_zeros()
     if (Y.data != 1).any():
