@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from mlrh import MLRHBoostingClassifier
+from mlrh import MLRHAuto, MLRHBoostingClassifier
 from mlrh.estimators import boosting
 from mlrh.estimators.boosting import _Course, _without_features
 from mlrh.spaces import CardinalitySpace, ObservedSpace
@@ -119,6 +119,16 @@ def test_missing_values_and_categories_are_features():
     np.testing.assert_array_equal(model.predict(other)[[0, 2]], [[1, 0], [0, 0]])
     with pytest.raises(ValueError, match="must be a DataFrame"):
         model.predict(np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("values", "found"), [(["p", "q"] * 20, "'p'"), (pd.date_range("2020-01-01", periods=40), "Timestamp")]
+)
+@pytest.mark.parametrize("kind", [MLRHBoostingClassifier, MLRHAuto])
+def test_a_column_that_holds_neither_numbers_nor_categories_is_named(kind, values, found):
+    X = pd.DataFrame({"size": pd.Series([1, None] * 20, dtype=object), "colour": values})
+    with pytest.raises(ValueError, match=f"Column 'colour' of X must hold numbers or categories; found {found}"):
+        kind().fit(X, np.eye(2, dtype=int)[np.arange(40) % 2])
 
 
 def test_the_type_of_a_feature_can_be_said_for_arrays_too():

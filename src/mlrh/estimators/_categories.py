@@ -13,6 +13,7 @@ from mlrh.estimators import _device, _features
 KINDS = ("q", "c")  # XGBoost's names of a feature of numbers (quantities), and of one of categories
 # How the dtype of a column of categories begins: pandas has category, polars Categorical and Enum.
 DTYPES = ("category", "categorical", "enum")
+NUMBERS = ("int", "uint", "float", "bool")
 
 
 def validated(estimator, X, *, reset):
@@ -24,6 +25,8 @@ def validated(estimator, X, *, reset):
     _features.check(X)
     if reset:
         estimator._categories = found(X, estimator.feature_types)
+    if hasattr(X, "columns"):
+        _check_numbers(X, estimator._categories)
     options = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
     if not estimator._categories:
         return validate_data(estimator, X, reset=reset, accept_sparse="csr", **options)
@@ -33,6 +36,27 @@ def validated(estimator, X, *, reset):
         )
     validate_data(estimator, X, reset=reset, skip_check_array=True)  # notes or compares number and names of columns
     return check_array(coded(X, estimator._categories), **options)
+
+
+def _check_numbers(X, categories):
+    """Raise a ValueError that names the first column of a DataFrame that holds neither numbers nor categories."""
+    for d, (name, dtype) in enumerate(zip(X.columns, X.dtypes, strict=True)):
+        if d in categories or str(dtype).lower().startswith(NUMBERS):
+            continue
+        found = next((value for value in _column(X, d) if not _is_number(value)), None)
+        if found is not None:
+            raise ValueError(
+                f"Column {name!r} of X must hold numbers or categories; found {found!r}. Make it numbers, or a column "
+                "of categories by its dtype (category in pandas, Categorical in polars) or by feature_types."
+            )
+
+
+def _is_number(value):
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return value is None
+    return True
 
 
 def found(X, feature_types) -> dict[int, tuple]:
