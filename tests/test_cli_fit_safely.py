@@ -50,14 +50,15 @@ def test_progress_into_a_file_is_a_plain_line_now_and_then(monkeypatch):
     ]
 
 
-def test_ctrl_c_before_any_candidate_is_complete_is_told(folder, monkeypatch):
+@pytest.mark.parametrize("place", ["mlrh.automatic.choose", "mlrh.cli._models._tell", "mlrh.persistence.save"])
+def test_ctrl_c_before_the_model_is_saved_is_told(place, folder, monkeypatch):
     def stopped(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mlrh.automatic.choose", stopped)
+    monkeypatch.setattr(place, stopped)
     result = invoke(*FIT, *OPTIONS)
     assert result.exit_code == 130
-    assert result.stderr.endswith("Stopped before the fit was complete, so that no model is saved.\n")
+    assert result.stderr.endswith("Stopped before the model was saved: there is no file of it.\n")
     assert not (folder / "things.mlrh").exists()
 
 
@@ -123,6 +124,29 @@ def test_a_c_at_the_end_of_its_grid_is_noted_by_fit_and_evaluate(monkeypatch):
     note = "Note: The chosen C = 0.0001 is the largest that was tried; beyond it may be a better one."
     assert told.count(note) == 1
     assert note in invoke("evaluate", "things.mlrh", "things.csv").stderr
+
+
+@pytest.mark.parametrize(("rounds", "which"), [(50, "smallest"), (400, "largest")])
+def test_a_number_of_rounds_at_an_end_of_those_tried_is_noted(rounds, which):
+    note = f"The chosen number of rounds = {rounds} is the {which} that was tried; beyond it may be a better one."
+    assert auto.edge_note({"scores": "boosted", "n_estimators": rounds}) == note
+    assert auto.edge_note({"scores": "boosted", "n_estimators": 100}) == ""
+
+
+@pytest.mark.parametrize(
+    ("scores", "told"),
+    [
+        ("linear", "features 4 numbers, standardised; 1 nominal, one 0/1 column per value"),
+        ("boosted", "features 4 numbers; 1 nominal, as categories"),
+    ],
+)
+def test_fit_tells_how_the_chosen_model_takes_its_features(scores, told, folder, monkeypatch):
+    monkeypatch.setattr(auto, "ROUNDS", (3,))
+    lines = (folder / "things.csv").read_text().splitlines()
+    kinds = ["kind", *("pqr"[i % 3] for i in range(60))]
+    (folder / "things.csv").write_text("\n".join(",".join(both) for both in zip(kinds, lines, strict=True)))
+    arguments = ("--labels", "red,round,soft", "--scores", scores, "--label-space", "cardinality", *OPTIONS)
+    assert told in " ".join(invoke("fit", "things.csv", *arguments).stderr.split())
 
 
 def test_many_impossible_true_sets_are_noted(folder):

@@ -225,17 +225,17 @@ def fit(
         _refuse_for_many(file, scores, separator, unknown)
         options = {"metric": metric, "time_budget": seconds, "label_space": space, "n_folds": folds, "seed": seed}
         options |= answers
-        with (
-            _output.warnings_as_notes(console),
-            _parts.client_of(scheduler, workers, memory) as client,
-            _stop_told(console),
-            _output.progress_bar(console) as report,
-        ):
-            about = {"name": file, "columns": kinds, "format": format, "client": client}
-            model, auto = _parts.fit_files(files, chosen, **about, **options, n_jobs=jobs, report=report)
-        _tell(console, model, auto)
-        _output.say(console, f"\nFitted to {model.settings['n_rows']:,} rows of {len(files)} files.")
-        save(model, target)
+        with _stop_told(console):
+            with (
+                _output.warnings_as_notes(console),
+                _parts.client_of(scheduler, workers, memory) as client,
+                _output.progress_bar(console) as report,
+            ):
+                about = {"name": file, "columns": kinds, "format": format, "client": client}
+                model, auto = _parts.fit_files(files, chosen, **about, **options, n_jobs=jobs, report=report)
+            _tell(console, model, auto)
+            _output.say(console, f"\nFitted to {model.settings['n_rows']:,} rows of {len(files)} files.")
+            save(model, target)
         _output.say(console, f"Saved: {target}")
         return
     options = {"metric": metric, "time_budget": seconds, "quality": quality, "scores": scores, "label_space": space}
@@ -249,25 +249,26 @@ def fit(
             rows_of = {"model": alike, "also": also, "labels": chosen, **about_columns}
             data = read_decided(files[0], decided, **rows_of, format=format)
     console.print(_output.facts({"data": described_data(data)}), highlight=False)
-    with _stop_told(console), _output.progress_bar(console) as report:
-        model = choose(data, **options, n_jobs=jobs, report=report)
-    _tell(console, model, model.classifier)
-    _output.say(console, "\nThe settings were chosen by the same folds, so this is slightly optimistic.")
-    if decided is None and len(files) == 1:
-        told = {"separator": separator, "unknown": unknown, "format": format, "data_dir": data_dir}
-        shown = _compare_command(files[0], labels, kinds, **told)
-        _output.say(console, f"For an estimate that isn't: {shown}\n")
-    save(model, target)  # after all is said: a full disk costs the file, not the figures
+    with _stop_told(console):
+        with _output.progress_bar(console) as report:
+            model = choose(data, **options, n_jobs=jobs, report=report)
+        _tell(console, model, model.classifier)
+        _output.say(console, "\nThe settings were chosen by the same folds, so this is slightly optimistic.")
+        if decided is None and len(files) == 1:
+            told = {"separator": separator, "unknown": unknown, "format": format, "data_dir": data_dir}
+            shown = _compare_command(files[0], labels, kinds, **told)
+            _output.say(console, f"For an estimate that isn't: {shown}\n")
+        save(model, target)  # after all is said: a full disk costs the file, not the figures
     _output.say(console, f"Saved: {target}")
 
 
 @contextmanager
 def _stop_told(console):
-    """Ctrl-C before there is a model is told."""
+    """Ctrl-C before the model is saved is told."""
     try:
         yield
     except KeyboardInterrupt:
-        _output.say(console, "Stopped before the fit was complete, so that no model is saved.")
+        _output.say(console, "Stopped before the model was saved: there is no file of it.")
         raise
 
 

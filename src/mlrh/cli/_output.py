@@ -470,15 +470,23 @@ def _numbers(*headers):
 
 
 def _described_features(model, settings):
+    """How columns become features. Boosted trees take them as they are: numbers, categories, counts of words."""
     schema, table = model.schema, model.table
+    members = settings.get("members") or [settings["model"]]
+    of_trees = [member.startswith("boosted") for member in members]
+    scaling, coding, weighting = f", {SCALINGS[settings['scaling']]}", "one 0/1 column per value", "TF-IDF"
+    if all(of_trees):
+        scaling, coding, weighting = "", "as categories", "counted"
     n_nominal, n_words = len(schema.categories), len(schema.texts)
     n_numbers = len(schema.feature_names) - n_nominal - n_words - len(schema.dates)
-    parts = [f"{counted(n_numbers, 'number')}, {SCALINGS[settings['scaling']]}"] if n_numbers else []
+    parts = [f"{counted(n_numbers, 'number')}{scaling}"] if n_numbers else []
     if n_nominal:
-        parts.append(f"{n_nominal} nominal, one 0/1 column per value")
+        parts.append(f"{n_nominal} nominal, {coding}")
     for name in schema.dates:
         parts.append(f"{name} in days{''.join(f', by {part}' for part in table.parts[name])}")
     for name in schema.texts:
         n_pieces = f"{len(table.pieces[name]):,} pieces of three or four letters"
-        parts.append(f"{name} by {counted(len(table.words[name]), 'word')} and {n_pieces}, TF-IDF")
+        parts.append(f"{name} by {counted(len(table.words[name]), 'word')} and {n_pieces}, {weighting}")
+    if any(of_trees) and not all(of_trees):
+        parts.append("for boosted trees as they are")
     return "; ".join(parts)

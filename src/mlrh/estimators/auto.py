@@ -709,14 +709,15 @@ def _time_is_up(untried):
 
 
 def edge_note(settings: Mapping[str, Any]) -> str:
-    """A sentence where the C of a line of a leaderboard is an end of what was tried; nothing elsewhere."""
-    # Models of version 0.1 don't say the kind of scores.
-    tried = {"linear": LINEAR_C, "rbf": RBF_C}.get(settings.get("scores", ""), ())
-    C = settings.get("C")
-    if len(tried) < 3 or C not in (tried[0], tried[-1]):
+    """A sentence where the value of a line of a leaderboard is an end of what was tried; nothing elsewhere."""
+    values = {"linear": ("C", LINEAR_C), "rbf": ("C", RBF_C), "boosted": ("n_estimators", ROUNDS)}
+    # Models of version 0.1 don't say the kind of scores; a pool has values for each member.
+    name, tried = values.get(settings.get("scores", ""), ("", ()))
+    value = settings.get(name)
+    if len(tried) < 3 or value not in (tried[0], tried[-1]):
         return ""
-    which = "smallest" if tried[0] == C else "largest"
-    return f"The chosen C = {C:g} is the {which} that was tried; beyond it may be a better one."
+    which, title = "smallest" if tried[0] == value else "largest", "C" if name == "C" else "number of rounds"
+    return f"The chosen {title} = {value:g} is the {which} that was tried; beyond it may be a better one."
 
 
 def _members(entries):
