@@ -183,6 +183,13 @@ def test_a_label_of_three_rows_is_learned_unlike_with_the_boosters_own_least_wei
     assert (by_default > 10 * Y[:, 1].mean()).all()
 
 
+@pytest.mark.parametrize(("n_rows", "fraction"), [(1, 0.1), (4, 0.8)])
+def test_rows_held_out_for_early_stopping_must_leave_some_to_train_with(n_rows, fraction):
+    model = MLRHBoostingClassifier(early_stopping_rounds=5, validation_fraction=fraction)
+    with pytest.raises(ValueError, match=f"validation_fraction={fraction} of the rows, which leaves none of {n_rows}"):
+        model.fit(np.arange(float(n_rows))[:, None], np.eye(2, dtype=int)[np.arange(n_rows) % 2])
+
+
 def test_early_stopping_keeps_the_best_round_of_the_held_out_rows():
     X, Y = rows(300)
     options = {"n_estimators": 500, "learning_rate": 0.3, "early_stopping_rounds": 5, "validation_fraction": 0.3}

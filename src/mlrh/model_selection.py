@@ -105,8 +105,8 @@ class MultilabelStratifiedGroupKFold(StratifiedGroupKFold):
         """Pairs (training rows, held-out rows) of row numbers; rows with the same entry of `groups` stay together."""
         if groups is None:
             raise ValueError(
-                "groups must have an entry per row; got None. Without groups use MultilabelStratifiedKFold. Where a fit "
-                "takes no groups, give it the folds: cv=list(splitter.split(X, y, groups))."
+                "groups must have an entry per row; got None. Without groups use MultilabelStratifiedKFold. Where a "
+                "fit takes no groups, give it the folds: cv=list(splitter.split(X, y, groups))."
             )
         check_consistent_length(X, y)
         kinds = _kinds(y)
@@ -132,7 +132,8 @@ def _checked_groups(groups):
     groups = column_or_1d(groups)
     missing = [i for i, group in enumerate(groups) if group is None or group != group]
     if missing:
-        raise ValueError(f"groups must have an entry per row; that of row {missing[0]} is missing ({groups[missing[0]]}).")
+        first = missing[0]
+        raise ValueError(f"groups must have an entry per row; that of row {first} is missing ({groups[first]}).")
     return groups
 
 

@@ -8,6 +8,7 @@ along by a step of the same learning rate. xgboost is an extra: it is imported w
 import json
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -350,7 +351,13 @@ class MLRHBoostingClassifier(JointClassifier):
         every = np.arange(len(problem.Y))
         if self.early_stopping_rounds is None:
             return every, None
-        splitter = MultilabelStratifiedShuffleSplit(1, test_size=self.validation_fraction, random_state=random)
+        n_held_out = ceil(self.validation_fraction * len(every))
+        if n_held_out == len(every):
+            raise ValueError(
+                f"early_stopping_rounds holds out validation_fraction={self.validation_fraction:g} of the rows, which "
+                f"leaves none of {len(every)} to train with. Give more rows, or early_stopping_rounds=None."
+            )
+        splitter = MultilabelStratifiedShuffleSplit(1, test_size=n_held_out, random_state=random)
         Y = np.where(problem.Y == UNKNOWN, 0, problem.Y)
         training, held_out = next(splitter.split(Y, Y))
         return np.sort(training), np.sort(held_out)

@@ -38,7 +38,9 @@ MAX_NAMED = 3  # methods that are missing on a set, named in the summary
 SIDES = ("mlrh", "others")  # the two kinds of marks in figures
 PICTURE = "who-wins.svg"  # the first figure, beside the page
 README_BEGIN, README_END = "<!-- comparison, by docs/comparison/write.py -->", "<!-- end of comparison -->"
-README_LINK = "These are the best of both sides by exact match; [all methods and measures](docs/comparison/report.md)."
+README_LINK = (
+    "The table has the best of both sides by exact match; [all methods and measures](docs/comparison/report.md)."
+)
 README_ROWS = {True: 2, False: 3}  # of the README's table: methods of mlrh, and of others
 README_SETS = ("emotions", "scene", "yeast")
 SPACES_BEGIN, SPACES_END = "<!-- label spaces, by docs/comparison/write.py -->", "<!-- end of label spaces -->"
@@ -219,8 +221,8 @@ def _readme_part(found):
         *(f"{own.name}, exact match %" for own in sets),
     )
     first = next(iter(who_wins([_ranked(found, own, briefly=True) for own in compared], **_over(compared))))
-    words = (" ".join([first, *_lost_sets(compared), _finished_words(found)]),)
-    return f"## How good it is\n\n{part_in_markdown(words, Table('', columns, tuple(rows)))}\n{README_LINK}\n\n"
+    words = tuple(filter(None, [first, " ".join(_lost_sets(compared)), f"{_finished_words(found)} {README_LINK}"]))
+    return f"## How good it is\n\n{part_in_markdown(words, Table('', columns, tuple(rows)))}\n"
 
 
 def _finished_words(found):
@@ -243,8 +245,11 @@ def results_of(records) -> dict[str, OnSet]:
 
 
 def _last_records(records):
-    """{data set: {method: {(seed, fold): record}}}, in the order of both lists; of several of one split the last."""
+    """{data set: {method: {(seed, fold): record}}}, in the order of both lists, a method on a set by its last plan."""
     known = [r for r in records if r["protocol"] == PUBLIC and r["dataset"] in SETS and r["method"] in JUDGED]
+    plans = {(record["dataset"], record["method"]): record["plan"] for record in known}
+    # Means are never of splits under several plans, such as before and after a change of the grid.
+    known = [record for record in known if record["plan"] == plans[record["dataset"], record["method"]]]
     found = {name: by_method(record for record in known if record["dataset"] == name) for name in SETS}
     return {name: {m: own[m] for m in JUDGED if m in own} for name, own in found.items() if own}
 
