@@ -50,6 +50,8 @@ def main(arguments=None):
     if options.export:
         export(options.export)
         return
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("This measures on a GPU of NVIDIA, and torch finds none here.")
     warnings.simplefilter("ignore")
     largest = max((check(seed, options.device) for seed in range(options.checks)), default=0.0)
     print(f"{options.checks} random problems: largest difference of probabilities {largest:.1e}", flush=True)

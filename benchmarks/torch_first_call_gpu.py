@@ -29,6 +29,10 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, help="folder for the figures as JSON")
     parser.add_argument("--one", nargs=3, metavar=("M", "K", "TYPE"), help="time one case with the cache as it is")
     options = parser.parse_args()
+    import torch
+
+    if not torch.cuda.is_available():
+        raise SystemExit("This measures on a GPU of NVIDIA, and torch finds none here.")
     if options.one:
         max_labels, n_labels, dtype = options.one
         print(first_step(int(max_labels), int(n_labels), dtype) if int(max_labels) else smallest_kernel())

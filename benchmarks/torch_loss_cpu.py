@@ -9,8 +9,8 @@ float32 at the start. --without-numba times the operations of torch that take th
 not installed.
 """
 
+import argparse
 import statistics
-import sys
 import time
 
 import torch
@@ -23,8 +23,19 @@ FEW = ((256, 20, 4), (4096, 8, 4), (4096, 32, 4), (4096, 64, 4), (512, 200, 16),
 TURNS = 61
 
 
-def main(n_threads=None):
-    torch.set_num_threads(n_threads or torch.get_num_threads())
+def arguments(description, *, without_numba=False):
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("threads", type=int, nargs="?", help="of torch; by default as many as it takes by itself")
+    if without_numba:
+        parser.add_argument("--without-numba", action="store_true", help="time the operations of torch instead")
+    return parser.parse_args()
+
+
+def main():
+    options = arguments(__doc__, without_numba=True)
+    compiled.HAS_NUMBA = compiled.HAS_NUMBA and not options.without_numba
+    torch.set_num_threads(options.threads or torch.get_num_threads())
     print(f"{N_LABELS} labels, sets of 1 to {MAX_LABELS}, threads: {torch.get_num_threads()}; ms, and ratio to BCE\n")
     head = f"{'logits':<8} {'type':<9} {'rows':>5} {'BCE':>8} {'dense':>8} {'indices':>8}"
     print(f"{head} {'dense/BCE':>10} {'indices/BCE':>12}")
@@ -90,7 +101,4 @@ def low_deciles(*calls):
 
 
 if __name__ == "__main__":
-    if "--without-numba" in sys.argv:
-        sys.argv.remove("--without-numba")
-        compiled.HAS_NUMBA = False
-    main(*map(int, sys.argv[1:2]))
+    main()

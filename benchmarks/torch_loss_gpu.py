@@ -32,6 +32,8 @@ def main():
     parser.add_argument("--few-checks", action="store_true", help="check the uses alone, which saves minutes")
     parser.add_argument("--repeats", type=int, default=20)
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("This measures on a GPU of NVIDIA, and torch finds none here.")
     torch.manual_seed(0)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; copy {copy_bandwidth():.2f} TB/s\n")
     errors = check_all(options.few_checks)

@@ -18,6 +18,8 @@ KERNELS = ("forward", "gradient")
 
 
 def main():
+    if not torch.cuda.is_available():
+        raise SystemExit("This measures on a GPU of NVIDIA, and torch finds none here.")
     torch.manual_seed(0)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
     print("Microseconds of the host, 256 x 1024, M=4; median and least of 15 turns")

@@ -6,8 +6,6 @@ groups of eight labels, of which one or two are present; a forest whose labels h
 with biases below -10, of which a step takes seconds with many labels, is timed with 64 labels only.
 """
 
-import sys
-
 import torch
 import torch_loss_cpu
 
@@ -17,8 +15,9 @@ N_SETS, MAX_LABELS, FAN_OUT = 500, 4, 8
 torch_loss_cpu.TURNS = 21  # a tenth of a second each
 
 
-def main(n_threads=None):
-    torch.set_num_threads(n_threads or torch.get_num_threads())
+def main():
+    options = torch_loss_cpu.arguments(__doc__)
+    torch.set_num_threads(options.threads or torch.get_num_threads())
     print(f"threads: {torch.get_num_threads()}; ms, and ratio to BCE\n")
     print(f"{'label space':<42} {'rows':>5} {'labels':>7} {'ms':>8} {'BCE':>7} {'ratio':>7}")
     for n_rows, n_labels in ((1024, 64), (256, 1000)):
@@ -66,4 +65,4 @@ def spaces(n_labels, sets):
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]))
+    main()

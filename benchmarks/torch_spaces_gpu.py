@@ -17,6 +17,8 @@ TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4}
 
 
 def main():
+    if not torch.cuda.is_available():
+        raise SystemExit("This measures on a GPU of NVIDIA, and torch finds none here.")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     generator = torch.Generator().manual_seed(0)
     for name, space in spaces(64, random_sets(64, generator)).items():

@@ -183,7 +183,7 @@ def test_a_label_of_three_rows_is_learned_unlike_with_the_boosters_own_least_wei
     assert (by_default > 10 * Y[:, 1].mean()).all()
 
 
-@pytest.mark.parametrize(("n_rows", "fraction"), [(1, 0.1), (4, 0.8)])
+@pytest.mark.parametrize(("n_rows", "fraction"), [(2, 0.6), (4, 0.8)])
 def test_rows_held_out_for_early_stopping_must_leave_some_to_train_with(n_rows, fraction):
     model = MLRHBoostingClassifier(early_stopping_rounds=5, validation_fraction=fraction)
     with pytest.raises(ValueError, match=f"validation_fraction={fraction} of the rows, which leaves none of {n_rows}"):
