@@ -442,6 +442,20 @@ def test_the_tables_of_how_to_choose_are_what_the_published_records_say():
         in_how_to_choose("# How to choose", published)
 
 
+def test_the_figures_beside_the_aims_are_those_of_the_published_records():
+    page = (PUBLISHED.parent / "reproduce.md").read_text(encoding="utf-8").partition("### What was aimed at")[2]
+    found, rows = results_of(read_records(PUBLISHED / "records.jsonl")), {}
+    for line in page.partition("###")[0].splitlines():
+        if line.startswith("|"):
+            method, *cells = (cell.strip() for cell in line.split("|")[1:-1])
+            rows[method] = cells
+    assert rows.keys() >= {"MLRH (pooled)", "MLRH (automatic)", "MLRH (boosted)", "BOOMER"}
+    for method in rows.keys() & JUDGED.keys():
+        means = [found[name].methods[method].means for name in ("emotions", "scene", "yeast")]
+        shown = [f"{100 * own['exact_match']:.2f} / {own['hamming_loss']:.4f}".replace("/ 0.", "/ .") for own in means]
+        assert rows[method] == shown
+
+
 def test_label_spaces_are_compared_by_the_splits_that_all_three_have():
     def of(space, name, exact, splits=None):
         metrics = {"exact_match": exact, "hamming_loss": 0.1, "f1_example": 0.5}
