@@ -303,7 +303,7 @@ def test_without_xgboost_boosted_trees_are_not_tried_and_that_is_noted(tiny_grid
     assert model.notes_ == ['Boosted trees were not tried: they need XGBoost, pip install "xgboost>=2.1".']
 
 
-def test_a_kernel_for_which_memory_is_lacking_is_left_out_with_a_note_and_refused_where_it_is_asked_for(
+def test_a_kernel_for_which_memory_is_lacking_is_left_out_with_a_note_and_approximated_where_it_is_asked_for(
     tiny_grids, monkeypatch
 ):
     monkeypatch.setattr(_budget, "available", lambda: 33 * 50**2)
@@ -311,8 +311,8 @@ def test_a_kernel_for_which_memory_is_lacking_is_left_out_with_a_note_and_refuse
     assert {line["scores"] for line in model.leaderboard_} == {"linear", "boosted"}
     lacking = "the exact kernel of 60 rows takes about 0.0 GB, and 0.0 GB are available."
     assert model.notes_ == [f"An RBF kernel was not tried: a fit with {lacking}"]
-    with pytest.raises(MemoryError, match=f"A fit with {lacking} Choose other scores or fewer rows."):
-        MLRHAuto(scores="rbf").fit(X, Y)
+    asked = MLRHAuto(scores="rbf", quality="fast", cv=3, time_budget=None, n_jobs=1).fit(X, Y)
+    assert asked.notes_ == [f"The RBF kernel is approximated, by Nystroem with 1,000 components: {lacking}"]
 
 
 def test_missing_values_and_categories_are_taken_by_every_kind_of_scores(tiny_grids, monkeypatch, tmp_path):

@@ -256,10 +256,25 @@ def test_what_can_not_be_fitted_is_refused_in_a_sentence(change, options, words)
         choose(replace(sample(20), **change), **options)
 
 
-def test_an_rbf_kernel_for_too_many_rows_is_refused(monkeypatch):
-    monkeypatch.setattr(auto, "MAX_ASKED_RBF_ROWS", 19)
-    with pytest.raises(ValueError, match="An RBF kernel takes at most 19 rows"):
-        choose(sample(20), scores="rbf")
+@pytest.mark.parametrize(
+    ("changed", "value", "why"),
+    [
+        ("MAX_EXACT_RBF_ROWS", 19, "there are 20 rows, more than 19"),
+        (
+            "lacking_memory",
+            lambda n_rows: f"the exact kernel of {n_rows} rows takes 9 GB",
+            "the exact kernel of 20 rows",
+        ),
+    ],
+)
+def test_an_rbf_kernel_of_too_many_rows_is_approximated_and_says_so(changed, value, why, monkeypatch):
+    monkeypatch.setattr(auto, changed, value)
+    monkeypatch.setattr(auto, "N_COMPONENTS", 7)
+    model = choose(sample(20), scores="rbf", quality="fast", n_folds=2, n_jobs=1)
+    kernel = model.classifier.best_estimator_[-1]
+    assert (kernel.kernel_approximation, kernel.n_components) == ("nystroem", 7)
+    assert any(f"approximated, by Nystroem with 7 components: {why}" in note for note in model.settings["notes"])
+    assert choose(sample(20), scores="linear", quality="fast", n_folds=2, n_jobs=1).settings["notes"] == []
 
 
 def thinned(X):

@@ -56,7 +56,10 @@ FOLDS = {"fast": 3, "best": 5}
 
 MAX_RBF_ROWS = 3000  # to try an RBF kernel unasked: its cost grows with the cube of the rows
 MAX_SPARSE_RBF_ROWS = 1000  # sparse rows have many features, where a linear model is hard to beat
-MAX_ASKED_RBF_ROWS = 10_000  # a kernel matrix of 0.8 GB, of which a fit holds several
+MAX_EXACT_RBF_ROWS = (
+    10_000  # a kernel matrix of 0.8 GB, of which a fit holds several; approximated beyond, if asked for
+)
+N_COMPONENTS = 1000  # of an approximate kernel
 MAX_SETS = 2000  # to try the observed space unasked: it costs one product per set, and of more sets most occur once
 SERIAL_SECONDS = 20.0  # of computing here before processes are started: their start takes several seconds
 
@@ -344,9 +347,18 @@ class MLRHAuto(_targets.SetClassifier):
             "boosted": ((None,), ROUNDS),
         }
         kinds = self._kinds(task, columns, notes)
+        n_components = self._n_components(task.X.shape[0], notes) if self.scores == "rbf" else None
         forms = [(gamma, *space) for gamma in range(len(RBF_GAMMA)) for space in spaces]
         return [
-            _Candidate(kind, space, strength, biased and space == "cardinality", grids[kind][0][gamma], grids[kind][1])
+            _Candidate(
+                kind,
+                space,
+                strength,
+                biased and space == "cardinality",
+                grids[kind][0][gamma],
+                grids[kind][1],
+                n_components,
+            )
             for gamma, space, strength in forms
             for kind in kinds
             if gamma < len(grids[kind][0])
@@ -372,17 +384,9 @@ class MLRHAuto(_targets.SetClassifier):
     def _kinds(self, task, columns, notes):
         """The kinds of scores to try."""
         n_rows, is_sparse = task.X.shape[0], sparse.issparse(task.X)
-        if self.scores == "rbf" and n_rows > MAX_ASKED_RBF_ROWS:
-            raise ValueError(
-                f"An RBF kernel takes at most {MAX_ASKED_RBF_ROWS:,} rows, because its matrix has rows x rows entries; "
-                f"got {n_rows:,}, so choose other scores or fewer rows."
-            )
-        lacking = lacking_memory(n_rows)
-        if self.scores == "rbf" and lacking:
-            raise MemoryError(f"A fit with {lacking}. Choose other scores or fewer rows.")
         if self.scores != "auto":
             return (self.scores,)
-        kinds = ["linear"]
+        kinds, lacking = ["linear"], lacking_memory(n_rows)
         limit = MAX_SPARSE_RBF_ROWS if is_sparse else MAX_RBF_ROWS
         if n_rows > limit:
             kind = "sparse rows" if is_sparse else "rows"
@@ -400,6 +404,16 @@ class MLRHAuto(_targets.SetClassifier):
         else:
             kinds.append("boosted")
         return kinds
+
+    @staticmethod
+    def _n_components(n_rows, notes):
+        """None where the exact kernel of so many rows can be had, else the number of components of an approximation."""
+        lacking = lacking_memory(n_rows)
+        if n_rows <= MAX_EXACT_RBF_ROWS and not lacking:
+            return None
+        why = lacking or f"there are {n_rows:,} rows, more than {MAX_EXACT_RBF_ROWS:,}"
+        notes.append(f"The RBF kernel is approximated, by Nystroem with {N_COMPONENTS:,} components: {why}.")
+        return N_COMPONENTS
 
 
 @dataclass(frozen=True)
@@ -420,6 +434,7 @@ class _Candidate:
     size_bias: bool
     gamma: Any  # a float for an RBF kernel, else None
     values: tuple
+    n_components: int | None = None  # of an approximate kernel
 
     def classifier(self, X, columns, random_state, **options):
         """The classifier, not fitted, for training rows X as its preprocessor gives them."""
@@ -428,6 +443,9 @@ class _Candidate:
         if self.scores == "linear":
             return MLRHClassifier(**form)
         if self.gamma is not None:
+            if self.n_components is not None:
+                form |= {"kernel_approximation": "nystroem", "n_components": self.n_components}
+                form["random_state"] = random_state
             return KernelMLRHClassifier(gamma=self.gamma * gamma_scale(X), **form)
         nominal = set(columns.nominal)
         kinds = ["c" if d in nominal else "q" for d in range(X.shape[1])] if nominal else None
