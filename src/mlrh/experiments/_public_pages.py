@@ -221,8 +221,8 @@ def _readme_part(found):
         *(f"{own.name}, exact match %" for own in sets),
     )
     first = next(iter(who_wins([_ranked(found, own, briefly=True) for own in compared], **_over(compared))))
-    words = tuple(filter(None, [first, " ".join(_lost_sets(compared)), f"{_finished_words(found)} {README_LINK}"]))
-    return f"## How good it is\n\n{part_in_markdown(words, Table('', columns, tuple(rows)))}\n"
+    words = first, " ".join([*_lost_sets(compared), _finished_words(found)])
+    return f"## How good it is\n\n{part_in_markdown(words, Table('', columns, tuple(rows)))}\n{README_LINK}\n\n"
 
 
 def _finished_words(found):
