@@ -38,27 +38,6 @@ def validated(estimator, X, *, reset):
     return check_array(coded(X, estimator._categories), **options)
 
 
-def _check_numbers(X, categories):
-    """Raise a ValueError that names the first column of a DataFrame that holds neither numbers nor categories."""
-    for d, (name, dtype) in enumerate(zip(X.columns, X.dtypes, strict=True)):
-        if d in categories or str(dtype).lower().startswith(NUMBERS):
-            continue
-        found = next((value for value in _column(X, d) if not _is_number(value)), None)
-        if found is not None:
-            raise ValueError(
-                f"Column {name!r} of X must hold numbers or categories; found {found!r}. Make it numbers, or a column "
-                "of categories by its dtype (category in pandas, Categorical in polars) or by feature_types."
-            )
-
-
-def _is_number(value):
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return value is None
-    return True
-
-
 def found(X, feature_types) -> dict[int, tuple]:
     """The values of each column of categories in X, by the column's number.
 
@@ -106,3 +85,24 @@ def _check_types(X, feature_types):
             f"feature_types must have 'q' (number) or 'c' (category) for each feature of X; got {feature_types!r} for "
             f"{n_features} features."
         )
+
+
+def _check_numbers(X, categories):
+    """Raise a ValueError that names the first column of a DataFrame that holds neither numbers nor categories."""
+    for d, (name, dtype) in enumerate(zip(X.columns, X.dtypes, strict=True)):
+        if d in categories or str(dtype).lower().startswith(NUMBERS):
+            continue
+        found = next((value for value in _column(X, d) if not _is_number(value)), None)
+        if found is not None:
+            raise ValueError(
+                f"Column {name!r} of X must hold numbers or categories; found {found!r}. Make it numbers, or a column "
+                "of categories by its dtype (category in pandas, Categorical in polars) or by feature_types."
+            )
+
+
+def _is_number(value):
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return value is None
+    return True

@@ -141,7 +141,7 @@ class MLRHClassifier(MLRHBase):
         of the loss of the uniform distribution, where the objective is less). What that means for probabilities, on
         seven public sets: 1e-4 ends within 3e-2 of the optimum's, 1e-5 within 7e-3, 1e-6 within 1e-3; on the eighth,
         with 983 labels, within 1e-1, 3e-2 and 7e-3 (docs/speed.md). That is at C=1: with weak penalties the estimate
-        may be far too low, by a factor of 30 to 40 at C=10,000 (docs/model.md), so lower tol with them.
+        may be far too low, on emotions by a factor of 30 at C=10,000 (docs/model.md), so lower tol with them.
     max_iter : int, default=1000
     warm_start : bool, default=False
         Start from the last fit, if it has the same features and labels. If Ctrl-C interrupts such a fit, what it has
